@@ -12,7 +12,7 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo demo-real real-models real-pair real-texts real-report test test-slow test-real picture \
+.PHONY: help run demo demo-real real-models real-encoder real-pair real-texts real-report test test-slow test-real picture \
 	pictures recording lint shell dist formula
 
 help:
@@ -24,11 +24,12 @@ help:
 	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-pair  fetch Qwen2.5-Coder 1.5B and 0.5B (1.6 GB; 9 GB once converted) into .cache/real"
+	@echo "make real-encoder  fetch multilingual-e5-small (100 MB; 280 MB once converted) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
 	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
-	@echo "make recording  record the README's recording from a real run of the embedded pair"
+	@echo "make recording  record the README's recording from a real run of the demo pair"
 	@echo "make lint       style, types and import rules"
 	@echo "make shell      write man page and completions from the command line's parser"
 	@echo "make dist       build wheel, source distribution and bill of materials in dist/"
@@ -58,6 +59,9 @@ real-models: $(STAMP)
 
 real-pair: $(STAMP)
 	@$(BIN)/python -m tests.real.packages qwen2.5-coder-1.5b-instruct qwen2.5-coder-0.5b-instruct
+
+real-encoder: $(STAMP)
+	@$(BIN)/python -m tests.real.encoder
 
 real-texts: $(STAMP)
 	@$(BIN)/python -m tests.real.documents

@@ -24,6 +24,7 @@ from app.cli.options import (
 )
 from benchmarks import (
     built_in,
+    citations,
     copying,
     decode,
     draft,
@@ -104,6 +105,8 @@ def measure(arguments: Sequence[str]) -> int:
         from benchmarks.quality.command import evaluate
 
         return evaluate(options)
+    if options.measure == "citations":
+        return citations.measure(options)
     if options.measure == "all":
         from benchmarks.report import bench_all
 
@@ -130,6 +133,9 @@ def parser() -> Parser:
         if bench is ui.BENCH:  # runs the app that is measured
             command.add_argument("--probed", type=Path, help=argparse.SUPPRESS)
     _add_bench_all(measures.add_parser("all", help="run all benchmarks and write a report"))
+    citations.add_arguments(
+        measures.add_parser("citations", help="write citations of answers, to be judged by hand")
+    )
     _add_quality(
         measures.add_parser("quality", help="compare the answers of sparse and full prefill")
     )

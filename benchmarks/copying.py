@@ -1,20 +1,25 @@
 """Speed of answers with speculative decoding.
 
 *Steps*: the cost of a step of n tokens relative to one of a single token, on random models after a
-prompt of some length. The gain at any acceptance rate follows from it. *Answers*: a real model
-writes the same answers with and without proposals, alternately, about a text in its cache (the
-embedded model has a fifth of it, as in the demo). The answers must be identical.
+prompt of some length. The gain at any acceptance rate follows from it. *Forced*: these models are
+made to write a part of the prompt, a part with every `EDITED`th token changed, or a text that is
+not in the prompt, with and without proposals, alternately. *Answers*: a real model writes the same
+answers with and without proposals about a text in its cache (the embedded model has a fifth of it,
+as in the demo). The answers must be identical.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.chat.sample import QUESTION, sample
 from app.models.embedded import EMBEDDED
@@ -36,6 +41,7 @@ REPEATS = 12
 """Steps per size; the median counts."""
 SHARES = (0.5, 0.9)
 CHARACTERS = 6000
+FORCED, EDITED, VOCABULARY = ("quoting", "editing", "free text"), 12, 4000
 MIN_SPEEDUP, MIN_QUOTING_SPEEDUP, MIN_EMBEDDED_SPEEDUP = 0.98, 1.3, 2.5
 Question = tuple[Document, str]
 
@@ -63,6 +69,10 @@ def tasks(target: str) -> dict[str, list[Question]]:
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape or model."""
+    from app.engine.cache.prefill import device_backend
+    from app.engine.model.findings import Speed
+    from app.engine.model.speculation import SLOPE, Gate
+
     for shape in options.shapes:
         target, _ = random_pair(shape)
         vocabulary = shapes()[shape]["target"]["vocab_size"]
@@ -71,6 +81,13 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
                 f"{shape}, {length:,} tokens", partial(_steps, target, vocabulary, length)
             )
             yield Row({"model": shape, "length": length, "what": "steps"}, runs)
+            for what in FORCED:
+                speed = Speed.of(target, target, device_backend())
+                gate = Gate(max(SLOPE, speed.per_token / speed.step))
+                order = count()
+                both = partial(_forced, target, what, length, options.tokens, gate, order)
+                runs = progress.repeat(f"{shape}, {what}", both)
+                yield Row({"model": shape, "length": length, "what": what}, runs)
     from app.chat.engine_session import EngineSession
     from app.chat.model_pairs import resolve_pair
 
@@ -87,6 +104,7 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
     """The cost of each of SIZES in plain steps, and the expected gain at each of SHARES."""
     import mlx.core as mx
 
+    from app.engine.cache.caches import step_undo
     from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, prefill
     from app.engine.model.speculation import expected
 
@@ -96,11 +114,12 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
     seconds: dict[int, list[float]] = {size: [] for size in SIZES}
     for _ in range(REPEATS + 1):
         for size in SIZES:
+            undo = step_undo(cache)
+            assert undo is not None
             started = time.perf_counter()
             mx.eval(mx.argmax(forward(model, cache, ids[:size]), axis=-1))
             seconds[size].append(time.perf_counter() - started)
-            for layer in cache:
-                layer.trim(size)
+            undo(size)
     medians = {size: float(np.median(times[1:])) for size, times in seconds.items()}
     costs = {size: medians[size] / medians[1] for size in SIZES}
     best = {
@@ -109,6 +128,57 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
     }
     gains = {f"gain_{share:g}": gain for share, gain in best.items()}
     return {f"cost_{size}": costs[size] for size in SIZES[1:]} | gains
+
+
+def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: Iterator[int]) -> Run:
+    """Tokens per second of a text that the model is made to write, with and without proposals. Its
+    tokens, like the prompt's, are words and signs of the sample text."""
+    import mlx.core as mx
+
+    from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill
+    from app.engine.cache.prefix_cache import PrefixCache
+    from app.engine.model.token_stream import CopyIndex, TokenStream
+
+    words = _words()
+    written, prompt = words[:tokens], np.resize(words[tokens:], length)
+    if what != "free text":
+        written = prompt[length // 2 : length // 2 + tokens].copy()
+        prompt[-1] = prompt[length // 2 - 1]
+    if what == "editing":
+        written[EDITED - 1 :: EDITED] += 1
+
+    def only_next(before: Any, logits: Any) -> Any:
+        wanted = int(written[min(len(before), tokens) - 1])
+        return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
+
+    run = next(runs)
+    rates, streams, ids = {}, {}, {}
+    for fast in (False, True) if run % 2 else (True, False):
+        cache = make_positioned_cache(model)
+        prefill(model, cache, prompt[:-1], None, StepSize(STEP), lambda done: None)
+        index = CopyIndex(prompt) if fast else None
+        prefix = PrefixCache(partial(list, cache))
+        stream = TokenStream(model, prefix, gate, index, None, [only_next])
+        found = [(token, time.perf_counter()) for token in stream.tokens(int(prompt[-1]), tokens)]
+        rates[fast] = (tokens - 1) / (found[-1][1] - found[0][1])
+        streams[fast], ids[fast] = stream, [token for token, _ in found]
+    proposed, accepted = streams[True].proposed, streams[True].accepted
+    return {
+        "plain": rates[False],
+        "fast": rates[True],
+        "faster": rates[True] / rates[False],
+        "proposed": proposed,
+        "accepted": accepted / proposed if proposed else None,
+        "run": accepted / max(streams[True].verified_steps, 1),
+        "same": float(ids[False] == ids[True]),
+    }
+
+
+def _words() -> NDArray[np.int32]:
+    """The words and signs of the sample text as token ids below `VOCABULARY`."""
+    words = re.findall(r"\w+|[^\w\s]", sample().text)
+    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common(VOCABULARY))}
+    return np.array([ranks.get(word, 0) for word in words], np.int32)
 
 
 def _both(
@@ -169,9 +239,10 @@ def about(result: Result) -> str:
     return (
         "*Steps*: what a step of 2 to 16 tokens costs, in steps of one token, on random weights;"
         " and how many times faster answers can then be by the share of proposed tokens that are"
-        " right. *Answers*: tokens a second one at a time, and with copies, and what a draft with"
-        " the target's tokenizer would write, verified several at a time; how much of what was"
-        " proposed was right."
+        " right. *Quoting, editing, free text* on random weights: the model is made to write a part"
+        " of its prompt, a part with changes, or another text. *Answers*: tokens a second one at a"
+        " time, and with copies, and what a draft with the target's tokenizer would write, verified"
+        " several at a time; how much of what was proposed was right."
     )
 
 

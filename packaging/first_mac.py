@@ -3,7 +3,7 @@ paste into a report. From a clone:
 
     .venv/bin/python packaging/first_mac.py [--target TARGET] [--draft DRAFT] [--tokens 16384]
 
-Without a target it uses the embedded pair. Each check runs in a process of its own: one that fails,
+Without a target it uses the demo pair. Each check runs in a process of its own: one that fails,
 crashes or hangs becomes a line that says so. It writes a file of a few bytes, which it removes, and
 for a moment to the clipboard.
 """

@@ -1,4 +1,4 @@
-"""Measures the models of the catalogue and the embedded pair, so that the app need not.
+"""Measures the models of the catalogue and the demo pair, so that the app need not.
 
     python packaging/shapes.py
 
@@ -17,6 +17,7 @@ import lock
 sys.path.append(str(lock.ROOT))
 
 from app.models.architecture import digest, measure
+from app.models.check import is_encoder
 from app.models.embedded import draft_path, target_path
 
 MODELS = lock.ROOT / "app" / "models"
@@ -25,8 +26,9 @@ MODELS = lock.ROOT / "app" / "models"
 def configs() -> list[dict[str, Any]]:
     models = tomllib.loads((MODELS / "catalog.toml").read_text("utf-8"))["model"]
     embedded = [path / "config.json" for path in (target_path(), draft_path())]
+    described = [model["config"] for model in models if "config" in model]
     return [
-        *(model["config"] for model in models if "config" in model),
+        *(config for config in described if not is_encoder(config)),
         *(json.loads(path.read_text("utf-8")) for path in embedded),
     ]
 

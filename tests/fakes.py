@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from app.protocol.citations import Citations
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -27,6 +28,7 @@ from app.protocol.commands import (
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
+    Cited,
     Closed,
     CostsUpdated,
     Event,
@@ -111,6 +113,7 @@ class Story:
     """What was put before earlier questions goes."""
     part_lines: int = 40
     """Of a longer file, only so many lines around the first one with a word of the question."""
+    citations: Citations | None = None
 
 
 @dataclass(frozen=True)
@@ -386,6 +389,8 @@ class FakeEngine:
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
         ids = (*(begun.token_ids or ()), *ids)
+        if story.citations is not None and ask.cite:
+            yield Cited(turn, story.citations)
         yield Finished(turn, story.ended, begun.text + story.answer, ids, statistics)
 
     def _cancelled_turn(self, turn: int, ask: Ask, total: int, shown: list[Event]) -> Finished:

@@ -86,9 +86,11 @@ PRIVATE_WORDS = (
     r"|nobody knows|how-?manieth|in vain|as yet|once more|left out|given up|gives? up"
     r"|heal(?:s|ed|ing)?|seams?|skim(?:s|med|ming)?|put away|lets? go|takes in"
     r"|is said of|seldom|whence|wherefore|thereby|thereof|whereof"
+    r"|fewest|with room left|yet to be|otherwise as|each by itself"
+    r"|what (?:is|was) (?:read|known|meant) of|as far as not"
 )
 """Words that only we used, or used in a sense of our own. The field has words for all of them."""
-OWN_SENSES = r"shel(?:f|ves)|so many|begun|told|besides"
+OWN_SENSES = r"shel(?:f|ves)|so many|begun|told|besides|embedded (?:pair|target|draft)"
 """Plain words that the app and its documents used in a sense of their own."""
 
 

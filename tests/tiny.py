@@ -134,6 +134,8 @@ ORACLE = tuple(CONFIGS)
 HYBRID = ("qwen3_5", "qwen3_next", "nemotron_h")
 SLIDING = ("gpt_oss", "gemma3")
 PURE = tuple(name for name in ORACLE if name not in HYBRID)
+RECURRENT = (*HYBRID, "lfm2", "granitemoehybrid", "falcon_h1")
+"""All hybrids."""
 
 EXTRA: dict[str, dict[str, Any]] = {
     "gpt2": {
@@ -172,6 +174,41 @@ EXTRA: dict[str, dict[str, Any]] = {
         "ssm_in_multiplier": 1.0,
         "ssm_multipliers": [1.0] * 5,
         "ssm_out_multiplier": 1.0,
+    },
+    "lfm2": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "block_dim": 48,
+        "block_ff_dim": 96,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": True,
+        "full_attn_idxs": [1, 3],
+    },
+    "granitemoehybrid": {
+        **_SIZES,
+        "num_hidden_layers": 4,
+        "embedding_multiplier": 1.0,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 1.0,
+        "residual_multiplier": 1.0,
+        "shared_intermediate_size": 64,
+        "attention_bias": False,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": 1,
+        "mamba_proj_bias": False,
+        "mamba_conv_bias": True,
+        "layer_types": ["mamba", "attention"] * 2,
+        "position_embedding_type": "nope",
+        "time_step_limit": [0.001, 100.0],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
     },
     "mamba2": {
         **{key: _SIZES[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size")},

@@ -12,8 +12,9 @@ from itertools import takewhile
 
 from app.chat.turn_progress import TurnProgress
 from app.errors import UserError
+from app.protocol.citations import Citations
 from app.protocol.commands import Ask
-from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
+from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.reasons import Reason
@@ -143,12 +144,14 @@ class Turn:
     """Statistics of the whole answer, including parts from before it was continued."""
     guard: Reason | None = None
     quotes: bool = False
-    """Whether the answer is a quotation: the embedded target writes nothing else."""
+    """Whether the answer is a quotation: the demo target writes nothing else."""
     previous_end: PreviousEnd | None = None
     """Set for an answer that is or was continued."""
     retrieved: tuple[RetrievedPart, ...] | None = None
     """What was put before the model in place of the question's documents, where those of the
     conversation do not all fit."""
+    citations: Citations | None = None
+    """None if they are unknown, or there are no documents."""
     progress: TurnProgress = field(init=False)
     """How it is read and written."""
 
@@ -225,6 +228,8 @@ class Turn:
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
             case Retrieved():
                 self.retrieved = event.parts
+            case Cited():
+                self.citations = event.citations
             case Planned() if self.previous_end is None:
                 self.guard = event.guard
             case Finished():

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from html import escape
-from itertools import pairwise
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
 from app.chat import wording
-from app.protocol.prompt import Role
+from app.chat.citations import Footnote, footnotes, with_footnotes
+from app.protocol.citations import Citations
+from app.protocol.prompt import Document, Role
 from app.protocol.stats import Reading
 from app.store.importing import FORMAT, VERSION
 from app.store.records import (
@@ -37,7 +39,7 @@ from app.util import formatting
 from app.util.prose import as_markdown
 
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
-QUOTE = "Quote"
+DEMO = "Demo model"
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -59,12 +61,15 @@ def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
     out.write(f"# {found.title}\n")
     out.write(f"\n*{described}*\n" if (described := describe_overrides(found.overrides)) else "")
     out.write(f"\n## System\n\n{found.overrides.system}\n" if found.overrides.system else "")
-    for message in store.branch(conversation):
+    branch = store.branch(conversation)
+    for message in branch:
         out.write(f"\n## {heading(message)} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
         for attachment in message.attachments:
             out.write(f"- {attachment.name} ({attachment.size:,} bytes)\n")
         out.write("\n" if message.attachments and message.text else "")
-        text = as_markdown(message.text) if is_quote(message) else message.text
+        citations, notes = footnotes_of(store, message, branch)
+        text = with_footnotes(message.text, citations, notes)
+        text = as_markdown(text) if is_quote(message) else text
         out.write(f"{text}\n" if text else "")
         if remark := remarks(message):
             out.write(f"\n*{remark}*\n")
@@ -77,10 +82,41 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     found = store.conversation(conversation)
     out.write(_html_head(found.title, found.overrides))
     for number, message in enumerate(branch):
-        out.write(_html_message(message))
+        citations, notes = footnotes_of(store, message, branch)
+        out.write(_html_message(message, with_footnotes(message.text, citations, notes)))
         for attachment, read in _documents_read(store, message, branch[: number + 1]):
             out.write(html_document(attachment.name, store.text(attachment), read))
     out.write("</body></html>\n")
+
+
+def footnotes_of(
+    store: Store, answer: MessageRecord, branch: tuple[MessageRecord, ...]
+) -> tuple[Citations | None, list[Footnote]]:
+    """The citations and footnotes of an answer in this branch."""
+    if answer.citations is None:
+        return None, []
+    citations = answer.citations.renumbered({each.id: at for at, each in enumerate(branch)})
+    cited = {(each.message, each.document) for each in citations.found}
+    documents = [
+        [
+            Document(each.name, store.text(each), line=each.line)
+            if (message, number) in cited
+            else Document(each.name, "")
+            for number, each in enumerate(attachments)
+        ]
+        for message, attachments in enumerate(_attachments_in_prompt(branch))
+    ]
+    return citations, footnotes(citations, documents)
+
+
+def _attachments_in_prompt(
+    branch: tuple[MessageRecord, ...],
+) -> Iterator[tuple[AttachmentRecord, ...]]:
+    """The documents that the model gets with each message: what was retrieved for the answer after
+    it, or its own."""
+    for message, after in zip_longest(branch, branch[1:]):
+        retrieved = after.attachments if after and after.role is Role.ASSISTANT else ()
+        yield retrieved or message.attachments
 
 
 def _documents_read(
@@ -91,9 +127,9 @@ def _documents_read(
     read_map = store.read_map(answer.id)
     if read_map is None or answer.stats is None:
         return
-    for message, after in pairwise(branch):
-        retrieved = after.attachments if after.role is Role.ASSISTANT else ()
-        for index, attachment in enumerate(retrieved or message.attachments):
+    in_prompt = zip(branch[:-1], _attachments_in_prompt(branch), strict=False)
+    for message, attachments in in_prompt:
+        for index, attachment in enumerate(attachments):
             ranges = sorted(
                 (text.start, text.end)
                 for text in read_map.texts
@@ -117,7 +153,8 @@ def _html_head(title: str, overrides: Overrides) -> str:
     )
 
 
-def _html_message(message: MessageRecord) -> str:
+def _html_message(message: MessageRecord, text: str) -> str:
+    """`text` is the message's, with its footnotes."""
     attached = "".join(
         f"<small>{_safe(a.name)} ({a.size:,} bytes)</small><br>\n" for a in message.attachments
     )
@@ -125,7 +162,7 @@ def _html_message(message: MessageRecord) -> str:
     when = f"{message.created_at:%Y-%m-%d %H:%M} UTC"
     return (
         f"<h2>{heading(message)} <small>{when}</small></h2>\n{attached}"
-        f"<pre>{_safe(message.text)}</pre>\n{below}"
+        f"<pre>{_safe(text)}</pre>\n{below}"
     )
 
 
@@ -159,7 +196,7 @@ def _safe(text: str) -> str:
 
 def heading(message: MessageRecord) -> str:
     """Who speaks."""
-    return QUOTE if is_quote(message) else NAMES[message.role]
+    return DEMO if is_quote(message) else NAMES[message.role]
 
 
 def is_quote(message: MessageRecord) -> bool:
@@ -266,6 +303,7 @@ def _message_to_dict(
         "created_at": message.created_at.isoformat(),
         "run": None if message.stats is None else stats_to_dict(message.stats),
         "read_map": None if read_map is None else _map_to_dict(read_map, numbers),
+        "citations": message.citations and asdict(message.citations.renumbered(numbers)),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.models.cache import resolve_model
-from app.models.check import check_files, check_model
+from app.models.check import check_encoder, check_files, check_model, is_encoder, read_json
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.tokenizers import same_tokenizer
@@ -31,7 +31,7 @@ def resolve_pair(
     hosts: Hosts | None = None,
 ) -> Load:
     """The command that loads this pair, from `cache` or the default one, its files checked. Without
-    a draft it is the built-in one, but the embedded target has its own. With `kv_bits`, the
+    a draft it is the built-in one, but the demo target has its own. With `kv_bits`, the
     target's KV cache is quantised; with `hosts`, it is spread over them, where it has the same
     name. Raises ModelError, in one sentence."""
     return check_pair(find_pair(target, draft, cache, kv_bits, hosts))
@@ -52,18 +52,25 @@ def find_pair(
         draft = None
     target_folder = resolve_model(target, cache=cache)
     check_files(target_folder)
+    if is_encoder(read_json(target_folder / "config.json")):
+        raise ModelError(
+            f"{_short_name(target)} is a text encoder, which cannot answer",
+            "use it as the draft of another model",
+        )
     quotes = target == EMBEDDED
     spread = None if hosts is None else replace(hosts, model=target)
-    draft_folder, shown_draft = None, ""
+    draft_folder, shown_draft, encodes = None, "", False
     if draft is not None:
         draft_folder = resolve_model(draft, draft=True, cache=cache)
         check_files(draft_folder)
+        encodes = is_encoder(read_json(draft_folder / "config.json"))
         shown_draft = "its draft" if draft == target else _short_name(draft)
     return Load(
         str(target_folder),
         None if draft_folder is None else str(draft_folder),
         (_short_name(target), shown_draft),
         kv_bits,
+        draft_is_encoder=encodes,
         only_quotes=quotes,
         hosts=spread,
         checked=False,
@@ -78,11 +85,14 @@ def check_pair(load: Load) -> Load:
         return replace(load, checked=True)
     draft = Path(load.draft)
     check_model(draft)
+    if load.draft_is_encoder:
+        check_encoder(draft)
+        return replace(load, checked=True)
     return replace(load, foreign_draft=not same_tokenizer(target, draft), checked=True)
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
-    """Whether an embedded target, which needs a document, would be asked without one."""
+    """Whether a demo target, which needs a document, would be asked without one."""
     if documents or not load.only_quotes:
         return False
     return not any(turn.question.documents for turn in turns)

@@ -1,4 +1,4 @@
-"""What other programs ask, stored as conversations, if the user wants that."""
+"""Saves requests of other programs as conversations, if the user has chosen to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.chat.conversation import Question, QuestionError
 from app.chat.model_pairs import ModelPair
 from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.commands import Ask
-from app.protocol.events import Event, Finished, Selected, Token
+from app.protocol.events import Cited, Event, Finished, Selected, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
 from app.store.records import StoreError
@@ -93,7 +93,7 @@ def _store_answer(turn: StoredTurn, ask: Ask, events: Iterable[Event]) -> None:
     continues = ask.messages[-1].role is Role.ASSISTANT
     same = len(turn.command.messages) == len(ask.messages) - continues
     for event in events:
-        if same or not isinstance(event, Selected):  # it counts the messages as they came
+        if same or not isinstance(event, Selected | Cited):  # they count the messages as they came
             turn.apply(event)
     turn.wait()
 

@@ -103,7 +103,10 @@ class StoredTurn:
         state = records.State.STOPPED if stopped else records.State.DONE
         stats, read_map = self._record(turn.statistics)
         truncated = repeated or turn.ended is FinishReason.LENGTH
-        self._end = partial(self._reply.end, state, stats, read_map, truncated=truncated)
+        citations = turn.citations and turn.citations.renumbered(dict(enumerate(self._message_ids)))
+        self._end = partial(
+            self._reply.end, state, stats, read_map, truncated=truncated, citations=citations
+        )
         self.save()
 
     def save(self) -> None:
@@ -416,6 +419,9 @@ class StoredConversation:
             self._question_ids[turn.number] = message.id
             self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
+            if answer is not None and answer.citations is not None:
+                ids = {id: position for position, id in enumerate(self._message_ids(turn))}
+                turn.citations = answer.citations.renumbered(ids)
 
     def _turn(self, message: records.MessageRecord, answer: records.MessageRecord | None) -> Turn:
         """The same object as before, if there is one: it knows more."""

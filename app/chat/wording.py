@@ -1,5 +1,5 @@
-"""The sentences for codes: why something failed, why a prompt was read as it was, and what else the
-engine reports. The screen, the commands, the server and exports all take them from here."""
+"""Sentences for the engine's codes: failures, the reasons why a prompt was read sparsely or in
+full, and notices. The screen, the commands, the server and exports take all sentences from here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MIN_REUSED_FRACTION = 0.005
 MIN_PHASE_SECONDS = 0.05
 """Shorter phases are shown without their time."""
 PHASES = "Phases"
-"""The label of the phases, which the screen shows with marks instead."""
+"""Label of the row of phases. On the screen, marks show which phases are finished."""
 
 ACTIVITIES = {
     Phase.WAIT: "Waiting for other work to finish",
@@ -56,14 +56,15 @@ ACTIVITIES = {
     Phase.SELECT: "Choosing what to read",
     Phase.DECODE: "Answering",
 }
-"""What happens in a phase; what PREFILL does depends on how the prompt is read."""
+"""What a turn is doing in each phase. PREFILL is missing: its text depends on how the prompt is
+read (see `activity`)."""
 COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
-"""What is counted while a phase runs."""
+"""The unit of the progress of a phase. The other phases have none."""
 
 
 def reading_line(statistics: Statistics) -> str:
     """How much was read and how soon the first word came: `Read 4% in 3.2 s`, or `Read 4% (1% new)
-    in 0.8 s` where the rest was in the cache before."""
+    in 0.8 s` if the rest came from the cache."""
     if statistics.ttft <= 0:
         return "Stopped before the first word"
     amount = read_amount(statistics)
@@ -74,7 +75,7 @@ def reading_line(statistics: Statistics) -> str:
 
 
 def read_amount(statistics: Statistics) -> str:
-    """`4%` or `everything`: how much of the prompt the target knows, read now or before."""
+    """`4%` or `everything`: the fraction of the prompt that this turn or earlier ones read."""
     fraction = formatting.percent(statistics.read_fraction)
     return "everything" if statistics.read_everything else fraction
 
@@ -83,7 +84,7 @@ def unsure_note(statistics: Statistics | None) -> str:
     """A note for an answer that the model was far less sure of than usual; otherwise empty."""
     if statistics is None or not statistics.unsure:
         return ""
-    return f"Less sure than usual, having read {read_amount(statistics)}"
+    return f"Less sure than usual after reading {read_amount(statistics)}"
 
 
 def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:
@@ -106,9 +107,9 @@ def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str,
     if statistics.reused_tokens:
         rows.append(reused(statistics.reused_tokens))
     if statistics.recalled_tokens:
-        rows.append(("Recalled", f"{statistics.recalled_tokens:,} tokens skipped in earlier turns"))
+        rows.append(("Recalled", f"{statistics.recalled_tokens:,} tokens skipped by earlier turns"))
     if read_on:
-        rows.append(("Read on", f"{formatting.plural(read_on, 'passage')} while answering"))
+        rows.append(("Also read", f"{formatting.plural(read_on, 'passage')} while answering"))
     keep = f", keep {formatting.keep(statistics.keep_ratio)}" if sparse else ""
     rows.append(("Mode", f"{statistics.mode}{keep}"))
     if statistics.ttft > 0:
@@ -122,7 +123,7 @@ def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str,
 
 
 def reused(tokens: int) -> tuple[str, str]:
-    return "Reused", f"{formatting.plural(tokens, 'token')} that were cached before"
+    return "Reused", f"{formatting.plural(tokens, 'token')} from the cache"
 
 
 def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
@@ -157,7 +158,7 @@ def _proposals(statistics: Statistics) -> str:
         f"{formatting.plural(statistics.proposed_tokens, 'token')}"
         f" in {formatting.plural(steps, 'step')}:"
         f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} accepted,"
-        f" {statistics.accepted_tokens / max(steps, 1):.1f} a step"
+        f" {statistics.accepted_tokens / max(steps, 1):.1f} tokens a step"
     )
     if statistics.is_sped_up:
         text += f"; {statistics.decode_rate:.0f} a second instead of {statistics.plain_rate:.0f}"
@@ -180,7 +181,7 @@ class Words(NamedTuple):
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """Each by itself."""
+        """The problem and the advice as two sentences."""
         return _with_full_stop(self.problem), _with_full_stop(capitalised(self.advice))
 
     @property
@@ -234,7 +235,7 @@ class _Formatter(Formatter):
 
 _FORMATTER = _Formatter()
 _Wording = str | Callable[[Data], str]
-"""A format string with the names of data, or a function that makes a text from the data."""
+"""A format string whose names are keys of the data, or a function that makes a text of the data."""
 
 
 def _say(wording: _Wording, code: str, data: Data) -> str:
@@ -245,7 +246,8 @@ def _say(wording: _Wording, code: str, data: Data) -> str:
 
 
 def cause(data: Data) -> str:
-    """A clause for the cause that the engine's `cause_of` found."""
+    """The cause of a failure (see `cause_of` in the engine) as a clause: an error's text, or words
+    for a known failure."""
     if (plain := data.get("failure")) is None:
         return str(data["error"])
     known = failure_from_plain(plain)
@@ -285,14 +287,14 @@ def _shortage_advice(data: Data) -> str:
 def _too_long(data: Data) -> str:
     about = "about " if data["estimated"] else ""
     return (
-        f"Question and conversation are {about}{data['tokens']:,} tokens long, but"
+        f"The question and conversation have {about}{data['tokens']:,} tokens, but"
         f" {data['model']} takes at most {data['context']:,}"
     )
 
 
 def _machine_lost(data: Data) -> str:
     who = data["machine"] or "This machine's part of the model"
-    return f"{who} no longer responds ({cause(data)})"
+    return f"{who} stopped responding ({cause(data)})"
 
 
 def _shard_failed(data: Data) -> str:
@@ -329,13 +331,13 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.GPU_LOST: (
         "The system stopped specchat's work on the GPU ({system})",
-        "ask again once specchat has restarted",
+        "ask again when specchat has restarted",
     ),
     FailureKind.MLX_MISSING: (
         "MLX cannot be loaded ({error})",
         "run `specchat doctor` to see what is missing",
     ),
-    FailureKind.SERVER_STOPPED: ("Server stopped", "ask again once it runs"),
+    FailureKind.SERVER_STOPPED: ("Server stopped", "ask again when it is running"),
     FailureKind.NEVER_ANSWERED: ("specchat quit before it answered", "ask again"),
     FailureKind.NO_MODEL: ("No model is loaded", "load a model first"),
     FailureKind.NOT_ENOUGH_MEMORY: (_shortage, _shortage_advice),
@@ -349,15 +351,15 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.UNKNOWN_TOKENS_BIASED: (
         "`logit_bias` names tokens that the model does not have",
-        "use numbers from 0 to {highest:,}",
+        "use token ids from 0 to {highest:,}",
     ),
     FailureKind.TEMPLATE_FAILED: ("This model's chat template failed ({error})", _CHOOSE_ANOTHER),
     FailureKind.TEMPLATE_DROPS_MESSAGES: (
-        "This model's chat template does not include every message once and in order",
+        "This model's chat template leaves out, repeats or reorders messages",
         _CHOOSE_ANOTHER,
     ),
     FailureKind.TOKENIZER_UNUSABLE: (
-        "This model's tokenizer has no tokenizer.json to work with",
+        "This model has no usable tokenizer.json",
         _CHOOSE_ANOTHER,
     ),
     FailureKind.TOKENIZER_FAILED: ("This model's tokenizer failed ({error})", _CHOOSE_ANOTHER),
@@ -366,15 +368,15 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         _CHOOSE_ANOTHER,
     ),
     FailureKind.TOKENS_UNKNOWN: (
-        "This model's tokenizer has tokens that the model does not know",
+        "This model's tokenizer produces token ids that the model does not have",
         _CHOOSE_ANOTHER,
     ),
     FailureKind.TOKENS_OUT_OF_RANGE: (
-        "This model has tokens 0 to {highest:,} only",
+        "The prompt has token ids that this model does not have (its highest is {highest:,})",
         _CHOOSE_ANOTHER,
     ),
     FailureKind.NOT_THE_USERS: (
-        "The last message must be the user's",
+        "The last message must come from the user",
         "end the conversation with a question",
     ),
     FailureKind.LOADING_STOPPED: ("Loading was stopped", "load it again"),
@@ -402,20 +404,24 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "set KV bits to full",
     ),
     FailureKind.NO_SHARDING: (
-        "{model} cannot be spread over machines: mlx-lm has no sharding for its architecture",
+        "{model} cannot be spread over machines, because mlx-lm does not support that for its"
+        " architecture",
         "load it on one machine, or choose another model",
     ),
     FailureKind.LAYERS_INDIVISIBLE: (
         lambda data: (
-            f"The layers of {data['model']} cannot be divided by {data['machines']} machines"
+            f"{data['model']} cannot be divided evenly among {data['machines']} machines"
             + (f" ({data['error']})" if "error" in data else "")
         ),
         "use another number of machines, or choose another model",
     ),
-    FailureKind.LAYERS_LOST: ("mlx-lm lost layers of {model} while it divided them", _DOWNLOAD),
+    FailureKind.LAYERS_LOST: (
+        "mlx-lm did not divide {model} correctly: layers are missing",
+        _DOWNLOAD,
+    ),
     FailureKind.MACHINES_NOT_READY: (
         "The machines were not ready after {seconds:.0f} seconds",
-        "look at the terminals of their workers, and try again",
+        "read what their workers print, and try again",
     ),
     FailureKind.VERSIONS_DIFFER: (
         "{machine} has {package} {other}, but this machine has {own}",
@@ -425,10 +431,10 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "{machine} does not answer as a specchat worker ({error})",
         "run `specchat worker` there, and use the line that it prints",
     ),
-    FailureKind.WORKER_GONE: ("{machine} no longer responds ({error})", "start its worker again"),
+    FailureKind.WORKER_GONE: ("{machine} stopped responding ({error})", "start its worker again"),
     FailureKind.WORKER_REFUSES: (
         "{machine} refused: {problem}",
-        lambda data: data.get("advice") or "look at its worker's terminal",
+        lambda data: data.get("advice") or "read what its worker prints",
     ),
     FailureKind.SHARD_FAILED: (_shard_failed, _shard_advice),
     FailureKind.MACHINE_LOST: (
@@ -436,7 +442,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "start its worker again, and load the model again",
     ),
     FailureKind.RING_BROKEN: (
-        "The machines no longer reach each other over MLX's ring ({error})",
+        "The connection between the machines broke ({error})",
         "check the cable or the network between them, and load the model again",
     ),
     FailureKind.NOT_LOADED_ALONE: (
@@ -444,7 +450,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "start the worker again and load the model again, or choose a smaller one",
     ),
 }
-"""For each kind, what went wrong and what to do: format strings with the names of the data."""
+"""For each kind, what went wrong and what to do. Names in braces are keys of the failure's data."""
 
 # ---------------------------------------------------------------------------- reasons
 
@@ -454,7 +460,7 @@ def _read_elsewhere(data: Data) -> str:
     what, again = f"{len(names)} documents were", "they are"
     if len(names) == 1:
         what, again = f"{names[0]} was", "it is"
-    return f"{what} read in another conversation, but after other text, so {again} read again."
+    return f"{what} read in another conversation, but after different text, so {again} read again."
 
 
 def _cache_damaged(data: Data) -> str:
@@ -463,7 +469,7 @@ def _cache_damaged(data: Data) -> str:
 
 
 def _snapshot_failed(data: Data) -> str:
-    again = "so a later start reads the tokens again"
+    again = "so its tokens must be read again after a restart"
     if "failure" in data:
         return f"Saving the cache failed ({cause(data)}), {again}."
     folder = f"check that '{data['folder']}' is writable and has free space"
@@ -489,24 +495,24 @@ def _keep_limited(data: Data) -> str:
 
 
 def ignored_values(names: Sequence[str]) -> str:
-    """One sentence about values of a model's own sampling that cannot be used."""
+    """A sentence that names sampling values in a model's file that are out of range."""
     listed = " and ".join(
         f"{name} (it must be from {BOUNDS[name][0]:g} to {BOUNDS[name][1]:,.7g})" for name in names
     )
-    return f"The model's {FILE_NAME} has an unusable {listed}, which is ignored."
+    return f"{FILE_NAME} of this model has invalid values, which are ignored: {listed}."
 
 
 _TEMPLATE_RULES = {
-    TemplateRule.ALTERNATING: "This model's chat template wants questions and answers to alternate,"
-    " so messages of the same role in a row are joined.",
-    TemplateRule.SYSTEM_FIRST: "This model's chat template takes a system prompt only at the start,"
-    " so a later one is put at the beginning of the question after it.",
-    TemplateRule.NO_SYSTEM: "This model's chat template takes no system prompt, so it is put at the"
-    " beginning of the question after it.",
-    TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty"
-    " one is put before the answer that begins the conversation.",
+    TemplateRule.ALTERNATING: "This model's chat template requires that questions and answers"
+    " alternate, so consecutive messages of the same role are joined.",
+    TemplateRule.SYSTEM_FIRST: "This model's chat template allows a system prompt only at the"
+    " start, so a later one is put at the beginning of the question after it.",
+    TemplateRule.NO_SYSTEM: "This model's chat template allows no system prompt, so it is put at"
+    " the beginning of the question after it.",
+    TemplateRule.QUESTION_FIRST: "This model's chat template requires a question first, so an"
+    " empty one is put before the answer that begins the conversation.",
 }
-"""Explains how messages were rearranged."""
+"""What a chat template does not allow, and how the messages were changed for it."""
 
 REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.FULL_REQUESTED: "Full reading was requested.",
@@ -516,7 +522,7 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.ALL_CACHED: "Everything is already read and cached.",
     ReasonCode.SAVES_NOTHING: _saves_nothing,
     ReasonCode.NEEDS_EVERY_TOKEN: (
-        "The question’s words (“{words}”) ask for every token, so everything is read."
+        "The question seems to need the whole text, so everything is read."
     ),
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."
@@ -532,7 +538,7 @@ REASONS: dict[ReasonCode, _Wording] = {
         " too little, so everything is read."
     ),
     ReasonCode.RELEVANT_ONLY: "Only what matters for the question is read.",
-    ReasonCode.ONLY_SPARSE_FITS: (lambda data: f"{_shortage(data)}, so only a part of it is read."),
+    ReasonCode.ONLY_SPARSE_FITS: (lambda data: f"{_shortage(data)}, so only a part is read."),
     ReasonCode.CONTINUED: "The answer is continued where it stopped.",
     ReasonCode.READ_ELSEWHERE: _read_elsewhere,
     ReasonCode.KEEP_CHOSEN: "Keep {keep:percent} was chosen from the scores.",
@@ -551,14 +557,20 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.SELECTION_UNKNOWN: (
         lambda data: f"What a sparse read would select is unknown ({cause(data)})."
     ),
-    ReasonCode.UNSUPPORTED_CACHE: "Sparse reading is not supported: {error}.",
-    ReasonCode.GAPS_FAIL: "Sparse reading is not supported: reading with gaps failed ({error}).",
+    ReasonCode.CITATIONS_UNKNOWN: (
+        lambda data: f"The passages of this answer are unknown ({cause(data)})."
+    ),
+    ReasonCode.UNSUPPORTED_CACHE: "This model does not support sparse reading ({error}).",
+    ReasonCode.GAPS_FAIL: (
+        "This model does not support sparse reading (it failed to skip text: {error})."
+    ),
     ReasonCode.STEPS_FAIL: (
-        "Sparse reading is not supported: reading several tokens in one step failed ({error})."
+        "This model does not support sparse reading (reading several tokens in one step failed:"
+        " {error})."
     ),
     ReasonCode.GAPS_CHANGE_ANSWERS: (
-        "Sparse reading is not supported: when this model skips text, its answers change by"
-        " {change:percent}."
+        "This model does not support sparse reading:"
+        " its results change by {change:percent} when it skips text."
     ),
     ReasonCode.NO_EMBEDDINGS: (
         "The built-in scorer cannot use this model ({error}): load a draft model to read sparsely."
@@ -584,15 +596,13 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.LOADED_ALTERNATELY: (
         "{model} and {other} do not fit in memory together; they are loaded alternately."
     ),
-    ReasonCode.UNLOADED_UNDER_PRESSURE: (
-        "{model} was unloaded ({freed:bytes}), because memory is tight."
-    ),
+    ReasonCode.UNLOADED_UNDER_PRESSURE: ("{model} was unloaded ({freed:bytes}) to free memory."),
     ReasonCode.UNLOADED_FOR_OTHER: (
-        "{model} was unloaded ({freed:bytes}), so that {other} has room."
+        "{model} was unloaded ({freed:bytes}) to make room for {other}."
     ),
     ReasonCode.CACHES_DROPPED: (
         lambda data: (
-            f"The cache of {'conversations' if data['all'] else 'other conversations'} was"
+            f"The caches of {'all' if data['all'] else 'other'} conversations were"
             f" {'saved and dropped' if data['saved'] else 'dropped'} to free memory"
             f" ({format_bytes(data['freed'])})."
         )
@@ -602,11 +612,11 @@ REASONS: dict[ReasonCode, _Wording] = {
     ),
     ReasonCode.BACKGROUND_FREED: ("Background reading was stopped to free memory ({freed:bytes})."),
     ReasonCode.MEMORY_SHARE: "{used:bytes} of {ceiling:bytes}, {share:percent}",
-    ReasonCode.SWAPPING: "{rate:bytes} a second are swapped",
+    ReasonCode.SWAPPING: "swapping {rate:bytes} a second",
     ReasonCode.OTHER_PROGRAMS: "other programs use most of it",
 }
-"""For each code, a sentence as a format string with the names of the data. `model` and `freed` come
-from the event. The last three are clauses that say why memory is tight."""
+"""A sentence for each code. Names in braces are keys of the reason's data; `notice` adds `model`
+and `freed` from the event. The last three are clauses, which say why memory is tight."""
 
 
 # ---------------------------------------------------------------------------- events
@@ -616,7 +626,7 @@ Notice = EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | 
 
 
 def notice(event: Notice) -> str:
-    """What an event says to the user, in one or two sentences."""
+    """The text of a notice: one or two sentences."""
     match event:
         case EngineWarning():
             return reason(event.reason)

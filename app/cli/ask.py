@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from app.chat import wording
+from app.chat.citations import footnotes
 from app.chat.conversation import Conversation, Question, Turn, effective_mode
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
@@ -44,7 +45,7 @@ from app.ingest.records import ReadProgress, ReadResult, ReadResults, SkipReason
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
-from app.protocol.events import Event, Failed, Finished, SnapshotFailed
+from app.protocol.events import Cited, Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
 from app.settings.definitions import Settings
@@ -231,6 +232,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print phases, tokens, certainty and the reason for how it was read",
     )
+    command.add_argument(
+        "--no-citations",
+        dest="cite",
+        action="store_false",
+        help="do not print the passages that the answer is from",
+    )
     command.add_argument("--json", action="store_true", help="print the events as JSON lines")
     command.add_argument(
         "--map", action="store_true", help="print the importance and all selected spans"
@@ -264,8 +271,8 @@ def run(options: argparse.Namespace) -> int:
             turn.wait()
 
         with EngineSession(MlxEngine(connect=connect), policy) as session:
-            within = settings.reading.first_word_within
-            command = dataclasses.replace(turn.command, within_seconds=within)
+            within = settings.reading.first_word_within_s
+            command = dataclasses.replace(turn.command, within_seconds=within, cite=options.cite)
             report = _report(turn.turn, conversation.conversation, options, load.only_quotes)
             status = _answer(session, load, command, report, record)
         if explains and not options.json:
@@ -304,7 +311,7 @@ def _report(
     turn: Turn, conversation: Conversation, options: argparse.Namespace, quotes: bool
 ) -> Report | JsonLines:
     if options.json:
-        return JsonLines()
+        return JsonLines(turn, conversation)
     full = turn.question.mode is Mode.FULL
     hint = "-v: details" if full else "-v: details, --full: everything"
     return Report(
@@ -326,6 +333,9 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_inputs(options.files, limits)
+    if options.json:
+        for each in gathered.skipped:
+            _print_json(type(each).__name__, dataclasses.asdict(each))
     return dataclasses.replace(question, documents=gathered.documents), sampling
 
 
@@ -372,11 +382,24 @@ def _conversation(store: Store, name: str) -> int | None:
 
 class JsonLines:
     """Prints every event as a JSON object: its class as `event`, its fields, and sentences about
-    it."""
+    it. `Cited` also has `footnotes`: where the passages are, and their texts."""
+
+    def __init__(self, turn: Turn, conversation: Conversation) -> None:
+        self._turn, self._conversation = turn, conversation
 
     def show(self, event: Event) -> None:
-        sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")
-        sys.stdout.flush()
+        fields = _plain(event)
+        if isinstance(event, Cited):
+            documents = self._conversation.documents_by_message(self._turn)
+            fields["footnotes"] = [
+                each.to_plain() for each in footnotes(event.citations, documents)
+            ]
+        _print_json(type(event).__name__, fields)
+
+
+def _print_json(event: str, fields: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"event": event} | fields) + "\n")
+    sys.stdout.flush()
 
 
 def _plain(event: Event) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _plain(loaded: Loaded, runs: Runs) -> dict[str, object]:
 
 
 def _print(loaded: Loaded, runs: Runs, keep: float) -> None:
-    draft = loaded.draft.name if loaded.draft else "the built-in draft"
+    draft = loaded.draft.name if loaded.draft else "the built-in scorer"
     both = list(zip(*runs, strict=True))  # of all sparse turns, and of all full ones
     rows = [
         ["first word", *(f"{median(s.ttft for s in each):.2f} s" for each in both)],

@@ -47,7 +47,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the answers in both modes, the map, and the statistics side by side. With --real, the
-    model is downloaded if it is not installed, and the built-in draft scores. Raises UserError."""
+    model is downloaded if it is not installed, and the built-in scorer scores. Raises UserError."""
     document, question, pair, real = sample(), QUESTION, resolve_pair(), args.real
     if real:
         cache = default_cache()

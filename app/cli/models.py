@@ -123,7 +123,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--draft",
         metavar="D",
         default=argparse.SUPPRESS,
-        help="use this draft model instead of the built-in draft",
+        help="use this draft model instead of the built-in scorer",
     )
     fit.add_argument(
         "--length",
@@ -515,7 +515,7 @@ def _catalogue_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator
             size(_bytes(model)),
             model.name,
             *facts(model),
-            estimate(model.size, None, machine).verdict,
+            _verdict(model, machine),
         )
         if entry.measured:
             yield _line("", f"measured speedup {entry.measured}")
@@ -534,7 +534,7 @@ def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]
     yield f"{target.name} · {', '.join(facts(target))}"
     yield _line(
         f"{speedup.speedup(0.0, keep):.1f}x",
-        "the built-in draft",
+        "the built-in scorer",
         "r 0.00",
         "nothing to download",
         alone.verdict,
@@ -558,16 +558,17 @@ def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]
             f"{target.name} is too large for this machine's {machine.total >> 30} GB, with or"
             " without a draft model."
         )
-    if not found:
+    others = [each for each in found if not each.is_encoder]
+    if not others:
         yield (
-            "No draft model is known: no smaller model with this tokenizer is installed or in the"
-            " catalogue. --draft accepts any model."
+            "No other draft model is known: no smaller model with this tokenizer is installed or in"
+            " the catalogue. --draft accepts any model."
         )
     yield (
         f"Speedup of the first word at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
         " where r is the cost per token of the draft relative to the target."
     )
-    if not all(model.installed for model in (target, *(each.draft for each in found))) and found:
+    if others and not all(each.installed for each in (target, *(c.draft for c in others))):
         yield "Tokenizers are compared once both models are installed, families before that."
     if target.entry is not None and target.entry.measured:
         yield f"Published measurements: {target.entry.measured}."
@@ -585,9 +586,16 @@ def _fit_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = estimate(sized, draft.size if draft else None, machine, options.length)
     yield f"{target.name} · {', '.join(facts(target))}"
-    yield f"with {draft.name} as its draft" if draft else "with the built-in draft"
+    yield f"with {draft.name} as its draft" if draft else "with the built-in scorer"
     yield from (_line(*row) for row in breakdown_rows(found))
     yield from verdict_sentences(found)
+
+
+def _verdict(model: ModelDetails, machine: Machine) -> str:
+    """A clause on what this machine can do with a model."""
+    if model.size.architecture.is_encoder:
+        return "a draft for any model"
+    return estimate(model.size, None, machine).verdict
 
 
 def _in_short(cache: ModelCache, name: str) -> list[str]:
@@ -596,7 +604,7 @@ def _in_short(cache: ModelCache, name: str) -> list[str]:
         target = find_model(name, cache, _entries())
     except ModelError as error:
         return [str(error)]
-    verdict = estimate(target.size, None, _machine(None)).verdict
+    verdict = _verdict(target, _machine(None))
     return [
         ", ".join(facts(target)),
         *sampling_lines(target),
@@ -608,7 +616,9 @@ def _fitting_lines(cache: ModelCache, options: argparse.Namespace) -> list[str]:
     """One line for each installed or catalogued model: the longest prompt that fits."""
     machine = _machine(options.memory)
     rows = [
-        (model, estimate(model.size, None, machine)) for model in known_models(cache, _entries())
+        (model, estimate(model.size, None, machine))
+        for model in known_models(cache, _entries())
+        if not model.size.architecture.is_encoder
     ]
     rows.sort(key=lambda row: (not row[0].installed, row[1].max_tokens == 0))
     if options.json:
@@ -619,7 +629,7 @@ def _fitting_lines(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         lines.append(_line(size(_bytes(model)), model.name, state, found.verdict))
     return [
         *lines,
-        f"With the built-in draft, the first word comes {speedup.built_in_speedup():.1f}x as fast"
+        f"With the built-in scorer, the first word comes {speedup.built_in_speedup():.1f}x as fast"
         f" at keep {DEFAULT_KEEP_RATIO:.0%}. `specchat models pair NAME` lists draft models.",
     ]
 

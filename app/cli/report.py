@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from app.chat import wording
+from app.chat.citations import footnotes, summary
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
 from app.cli.terminal import ProgressLine
@@ -25,7 +26,7 @@ from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
 
-QUOTE = "Quote:"
+DEMO = "Demo model:"
 CUT_OFF = "Cut off at the maximum length. --max-tokens sets another maximum."
 
 
@@ -45,7 +46,7 @@ class Report:
         """`verbose` prints all details of how the prompt was read. `hint` is printed after how
         much was read, on a terminal only. `quotes`: the target can only quote, so the answer gets
         a heading that says so."""
-        self._heading = QUOTE if quotes else ""
+        self._heading = DEMO if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
@@ -98,8 +99,17 @@ class Report:
             self._note(self._cut_off)
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
+        self._tell_citations()
         if event.statistics is not None:
             self._tell_reading(event.statistics)
+
+    def _tell_citations(self) -> None:
+        """Print the passages that the answer is from."""
+        citations = self._turn.citations
+        if said := summary(citations):
+            self._note(said)
+        for note in footnotes(citations, self._conversation.documents_by_message(self._turn)):
+            self._note(f"  {note.line}")
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""

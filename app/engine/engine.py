@@ -63,7 +63,7 @@ IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
 
 RECHECK_INTERVAL = 30.0
-"""Seconds between two tries of idle work that waits for power or memory."""
+"""Seconds after which idle work that waits for AC power or free memory is tried again."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class _CheckHosts:
 
 @dataclass(frozen=True, slots=True)
 class _Reselect:
+    """Computes the selection of a finished turn for another keep."""
+
     turn: AskedTurn
     keep_ratio: float
 
@@ -91,9 +93,10 @@ FOREGROUND, BACKGROUND = 0, 1
 class MlxEngine:
     """Implements the `Engine` protocol with MLX. The first command starts the thread.
 
-    `step` fixes the prefill step in tokens. `probe`, `power` and `backend` default to what this
-    machine has. `connect` reaches the machines of a sharded target. Benchmarks pass
-    `choose_scorer`; it is called on the engine thread."""
+    `step` is the prefill step in tokens (default: it is chosen for each model). `probe` measures
+    memory, `power` tells whether the machine is on battery, and `backend` describes the device; by
+    default they are for this machine. `connect` opens connections to the machines of a sharded
+    target. `choose_scorer` replaces the choice of a scorer in benchmarks."""
 
     def __init__(
         self,
@@ -111,9 +114,9 @@ class MlxEngine:
         self._order, self._numbers = itertools.count(), itertools.count(1)
         self._lock = threading.Lock()
         self._turn: AskedTurn | None = None
-        """The running turn, or the one that is selected again with another keep."""
+        """The running turn, or the finished turn whose selection is computed for another keep."""
         self._loads_requested = self._loads_started = 0
-        """`Load` commands sent, and those that the thread has started."""
+        """Numbers of `Load` commands that were sent and started. A newer one stops a load."""
         self._closing = threading.Event()
         self._listeners: tuple[Listener, ...] = ()
         # A daemon thread: the process can exit without waiting for the running step.
@@ -122,11 +125,11 @@ class MlxEngine:
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
         self._lost: ShardsLost | None = None
-        """Set while a target that lost a machine has yet to be loaded on this machine alone."""
+        """Set after a sharded target has lost a machine, until it is loaded here alone."""
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
         self._refusal: Failure | None = None
-        """Set once MLX or the GPU cannot be used: every command that needs them fails with it."""
+        """Set when MLX or the GPU cannot be used. Commands that need them then fail with it."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         def remove() -> None:
@@ -177,11 +180,11 @@ class MlxEngine:
             self._unload_pair()
         with suppress(Exception):
             if (mx := sys.modules.get("mlx.core")) is not None:
-                mx.clear_streams()  # MLX asks this of every thread before it ends
+                mx.clear_streams()  # MLX requires this before a thread ends
         self._emit(Closed())
 
     def _next(self) -> _Queued:
-        """Wait for the next command; meanwhile do idle work (background prefill, snapshots)."""
+        """Return the next command. Until one arrives, prefill and save caches in the background."""
         wait: float | None = IDLE_DELAY
         while True:
             with suppress(queue.Empty):
@@ -192,7 +195,8 @@ class MlxEngine:
 
     @property
     def _recheck_delay(self) -> float | None:
-        """Seconds until idle work that waits for power or memory is tried again, or None."""
+        """Seconds until idle work that waits for AC power or memory is tried again. None: no work
+        waits."""
         waits = self._loaded is not None and self._loaded.caches.has_waiting_work
         return RECHECK_INTERVAL if waits else None
 
@@ -227,6 +231,7 @@ class MlxEngine:
         self._monitor.start()
 
     def _refuse(self, command: _Queued, refusal: Failure) -> None:
+        """Report `refusal` for a command that needs MLX. Deletions run without it."""
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
@@ -251,6 +256,7 @@ class MlxEngine:
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
+        """Run a command. Exceptions become events."""
         from app.engine.backend.memory import to_failed
 
         turn = self._turn = command if isinstance(command, AskedTurn) else None
@@ -294,8 +300,8 @@ class MlxEngine:
         self._turn = None
 
     def _lose_gpu(self, failure: Failure, command: _Queued | None = None) -> None:
-        """Drop the pair without saving its caches (that needs the GPU); refuse this command and
-        all later ones."""
+        """Drop the pair, and refuse this command and all later ones. Caches are not saved, because
+        that needs the GPU."""
         self._refusal = failure
         if self._loaded is not None:
             self._loaded.abandon()
@@ -326,7 +332,7 @@ class MlxEngine:
 
     @property
     def _remembered(self) -> Path | None:
-        """The folder in which the findings about loaded models are kept."""
+        """Folder with test results of models, so that each model is tested only once, or None."""
         folder = self._cache_policy.costs_folder
         return None if folder is None else Path(folder)
 
@@ -353,6 +359,7 @@ class MlxEngine:
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
+        """Run a turn. If a machine of the target is lost, continue it on this machine alone."""
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
             self._emit(cancelled)
@@ -385,16 +392,16 @@ class MlxEngine:
         loaded.run_turn(rest, clock)
 
     def _check_hosts(self) -> None:
-        """A machine was lost between turns: load the target on this machine."""
+        """If a machine was lost between turns, load the target on this machine alone."""
         lost = self._lost or (None if self._loaded is None else self._loaded.pair.target.lost)
         if lost is not None:
             with suppress(TurnError, LoadStopped):  # PairLost was sent, or another Load is queued
                 self._load_on_this_machine(lost, None)
 
     def _load_on_this_machine(self, lost: ShardsLost, turn: AskedTurn | None) -> LoadedPair:
-        """Load a sharded target on this machine instead. Raises TurnError if that fails; no pair is
-        loaded then. Raises LoadStopped if the turn is cancelled or, between turns, if another pair
-        is requested."""
+        """Load the sharded target again, on this machine alone. `turn` is the running turn, None
+        between turns. Raises TurnError if loading fails; then no pair is loaded. Raises LoadStopped
+        if the turn is cancelled or, between turns, if another pair is requested."""
         from app.engine.backend import memory
         from app.engine.pair_loader import load_pair
 

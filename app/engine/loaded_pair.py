@@ -76,8 +76,7 @@ class LoadedPair:
 
     def report_loaded(self, seconds: float) -> None:
         """Emit `Loaded` and what is known about the pair."""
-        target = self.pair.target
-        draft = self.pair.draft.info if self.pair.draft else None
+        target, draft = self.pair.target, self.pair.draft_info
         package = blas.missing_package(target.step.backend.on_cpu)
         hint = None if package is None else Reason(ReasonCode.SLOW_BLAS, {"package": package})
         rereads = not ConversationCache(self.pair).target.can_insert_at(0)

@@ -21,6 +21,7 @@ from app.engine.model.loader import (
     ModelPair,
     Stopped,
     fingerprint,
+    load_encoder,
     load_lazily,
     load_one,
     load_tokenizer_of,
@@ -72,9 +73,13 @@ def load_pair(
             refusal = loaded.dense_only
         builder = _prompts_for(loaded, texts)
         prompts: Prompts = builder
-        draft = None
-        if command.draft is None or draft_name is None:
+        draft = encoder = None
+        if command.draft is None or draft_name is None or command.draft_is_encoder:
             refusal = refusal or _why_unscorable(loaded)
+            if command.draft is not None and draft_name is not None:
+                memory.check_fits({"loading": draft_name}, weight_bytes(Path(command.draft)))
+                encoder = load_encoder(command.draft, draft_name)
+                memory.check_fits({"loading": draft_name}, encoder.batch_bytes)
         else:
             if weight_bytes(Path(command.draft)) > memory.free():
                 loaded.unload()  # they are loaded alternately; the draft is needed first
@@ -98,7 +103,7 @@ def load_pair(
                 draft_builder.set_vocab_limit(draft.vocab_size)
                 prompts = PairPrompts(builder, draft_builder)
         on_failure.pop_all()
-        return ModelPair(loaded, draft, refusal, prompts, command.only_quotes)
+        return ModelPair(loaded, draft, refusal, prompts, command.only_quotes, encoder)
 
 
 def _prompts_for(target: LoadedModel, texts: TextProcess) -> PromptBuilder:

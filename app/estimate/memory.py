@@ -23,6 +23,9 @@ times at 2,048, causal mask)."""
 MAX_SCORE_BYTES = 4 << 30
 """Maximum size of one layer's scores on a GPU. Metal refused an array of 8.6 GB (MLX pull request
 3293), and macOS aborts long commands."""
+MIN_CHECKPOINTS = 4
+"""Checkpoints of a cache with recurrent layers, each with their states: before and after the first
+documents, and before and after the last question."""
 KV_GROUP_SIZES = (64, 32)
 """Group sizes for quantised keys and values; the first that divides the head dimension is used."""
 MAX_QUERY_ROWS = 128

@@ -89,7 +89,7 @@ def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -
     with tempfile.TemporaryDirectory(prefix="specchat-") as ours:
         _make_empty_repository(Path(ours))
         environment = _environment(Path(ours), top)
-        done = run_bounded(
+        status, listed = run_bounded(
             command,
             limits.git_seconds,
             _MAX_BYTES,
@@ -97,10 +97,10 @@ def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -
             folder=str(top),
             environment=environment,
         )
-    if done is None or done[0] != 0:
+    if status != 0:
         return None
     skip = len(inside) + 1 if inside else 0
-    return [os.fsdecode(path)[skip:] for path in done[1].split(b"\0") if path]
+    return [os.fsdecode(path)[skip:] for path in listed.split(b"\0") if path]
 
 
 def _git() -> str | None:

@@ -20,8 +20,8 @@ class ReadLimits:
     """Bytes of all inputs together, and therefore of a file that is named directly."""
     file_bytes: int = 8 * MIB
     """Bytes of a file inside a folder."""
-    pdf_bytes: int = 64 * MIB
-    """Bytes of a PDF file."""
+    document_bytes: int = 64 * MIB
+    """Bytes of a PDF, office or EPUB file."""
     files: int = 5_000
     """Files read from a folder."""
     entries: int = 200_000
@@ -33,13 +33,13 @@ class ReadLimits:
     tree_lines: int = 300
     """Lines of a folder's tree."""
     seconds: float = 60.0
-    """Seconds for all inputs, without standard input and pages of PDF files."""
+    """Seconds for all inputs, without standard input and pages of documents."""
     git_seconds: float = 10.0
     """Seconds for git to list a repository; after that, .gitignore files are read instead."""
-    pdf_seconds: float = 30.0
-    """Seconds to extract the text of one page of a PDF file."""
-    pdf_memory: int = 1024 * MIB
-    """Bytes of memory for extracting one PDF file, where the system can limit it."""
+    document_seconds: float = 30.0
+    """Seconds to extract the text of one page, slide, sheet or section of a document."""
+    document_memory: int = 1024 * MIB
+    """Bytes of memory for reading one document."""
     include_private: bool = False
     """Also read files that may contain passwords or keys."""
     include_ignored: bool = False

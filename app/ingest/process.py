@@ -24,11 +24,12 @@ def run_bounded(
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     progressed: Callable[[], bool] = lambda: False,
-) -> tuple[int, bytes] | None:
-    """Run a program. Returns exit status and output; None if it ran longer than `seconds`, wrote
-    more than `max_bytes`, or could not be started. `progressed` is called while it runs; if it
-    returns True, `seconds` start again. The process never outlives this call. Raises what
-    `budget.check` raises."""
+    memory: int | None = None,
+) -> tuple[int | None, bytes]:
+    """Run a program. Returns exit status and output. The status is None if it ran longer than
+    `seconds`, wrote more than `max_bytes`, took more than `memory` bytes, or could not be started.
+    `progressed` is called while it runs; if it returns True, `seconds` start again. The process
+    never outlives this call. Raises what `budget.check` raises."""
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -41,17 +42,18 @@ def run_bounded(
                 pass_fds=pass_fds,
             )
         except OSError:
-            return None
+            return None, b""
+        stopped = False
         try:
             left = budget.time_left(seconds)
             while process.poll() is None:
                 if progressed():
                     left = budget.time_left(seconds)
                 budget.check()
-                if left <= 0:
-                    return None
-                if os.fstat(output.fileno()).st_size > max_bytes:
-                    return None
+                too_long = left <= 0 or os.fstat(output.fileno()).st_size > max_bytes
+                if too_long or (memory is not None and _memory(process.pid) > memory):
+                    stopped = True
+                    break
                 try:
                     process.wait(min(_POLL_SECONDS, left))
                 except subprocess.TimeoutExpired:
@@ -61,4 +63,15 @@ def run_bounded(
             process.wait()
         output.seek(0)
         written = output.read(max_bytes + 1)
-        return None if len(written) > max_bytes else (process.returncode, written)
+        stopped = stopped or len(written) > max_bytes
+        return None if stopped else process.returncode, written
+
+
+def _memory(pid: int) -> int:
+    """Bytes of memory of a process; 0 if it has ended. macOS limits no process itself."""
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

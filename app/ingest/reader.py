@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest import rtf
+from app.ingest.documents import document_text, is_document
 from app.ingest.filenames import is_private_key, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.mail import Mail, read_mail
 from app.ingest.notebook import notebook_text
-from app.ingest.pdf import is_pdf, pdf_text
 from app.ingest.records import (
     REASON_TEXTS,
     FileRead,
@@ -30,7 +30,7 @@ from app.ingest.records import (
     limit_reached,
     skipped,
 )
-from app.ingest.safe_open import read_file, too_large
+from app.ingest.safe_open import HEAD, read_file, too_large
 from app.ingest.text import Decoded, decode, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
 from app.ingest.web_page import is_page, page_text
@@ -121,8 +121,18 @@ def _read_stdin(stdin: BinaryIO | None, limits: ReadLimits) -> ReadResult:
     with _errors_about("Standard input"):
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        decoded = _text_of("", data, limits, ReadBudget(limits.seconds))
-        return _Content(decoded, len(data)).alone("standard input")
+        return _read_content("", data, limits).alone("standard input")
+
+
+def read_content(name: str, data: bytes) -> Document:
+    """Read the content of a file; the end of its name tells its kind. Raises IngestError."""
+    name = printable(name)
+    with _errors_about(repr(name)):
+        return Document(name, _read_content(name, data, ReadLimits()).decoded.text)
+
+
+def _read_content(name: str, data: bytes, limits: ReadLimits) -> _Content:
+    return _Content(_text_of(name, data, limits, ReadBudget(limits.seconds)), len(data))
 
 
 @contextmanager
@@ -172,8 +182,8 @@ def _read_file(
     """
 
     def size_limit(head: bytes) -> int:
-        if is_pdf(head):
-            return limits.pdf_bytes
+        if is_document(name, head):
+            return limits.document_bytes
         if is_binary(head):
             raise Rejected(SkipReason.BINARY)
         if not include_private and is_private_key(head):
@@ -185,8 +195,8 @@ def _read_file(
 
 
 def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
-    """The text of a file: for PDF, web pages, notebooks, mail and Rich Text what a program would
-    show, for other files their content. Raises as `_read_file` does."""
+    """The text of a file: for documents, web pages, notebooks, mail and Rich Text what a program
+    would show, for other files their content. Raises as `_read_file` does."""
     decoded = _decoded(name, data, limits, budget)
     if not decoded.text.strip():
         raise Rejected(SkipReason.EMPTY)
@@ -195,8 +205,8 @@ def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> 
 
 def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
     suffix = os.path.splitext(name)[1].lower()
-    if is_pdf(data):
-        return pdf_text(data, limits, budget)
+    if is_document(name, data[:HEAD]):
+        return document_text(name, data, limits, budget)
     if data.lstrip().startswith(rtf.MARK):
         return Decoded(rtf.rtf_text(data, budget.check), "rtf")
     if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:

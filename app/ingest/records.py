@@ -31,7 +31,8 @@ class SkipReason(StrEnum):
     BINARY = "binary"
     ENCODING = "encoding"
     EMPTY = "empty"
-    PDF = "pdf"
+    DOCUMENT = "document"
+    CUT = "cut"
     ATTACHED = "attached"
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
@@ -57,10 +58,15 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
         "use a file, or pipe the text to standard input (`-`)",
     ),
     SkipReason.OUTSIDE: ("other file system", "is on another file system", _BY_NAME),
-    SkipReason.BINARY: ("binary", "is a binary file", "only text and PDF files are supported"),
+    SkipReason.BINARY: (
+        "binary",
+        "is a binary file",
+        "only text, PDF and office documents are supported",
+    ),
     SkipReason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     SkipReason.EMPTY: ("empty", "is empty", "there is nothing to read"),
-    SkipReason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
+    SkipReason.DOCUMENT: ("unreadable document", "cannot be read", "save it as text"),
+    SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
     SkipReason.ATTACHED: (
         "unread attachments",
         "has attachments that cannot be read",

@@ -1,4 +1,4 @@
-"""Extracts the text that a browser shows of a web page, without scripts and styles.
+"""Extracts the text that a browser shows of a web page, without scripts and styles, as Markdown.
 
 Reads the page once from start to end and never searches backwards, so that even a hostile page
 takes linear time.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _PAGE = re.compile(
@@ -35,6 +35,9 @@ _LINES = (
 )
 # Elements that are often hidden, and that need an end tag.
 _ENDING = frozenset(["div", "span", "section", "article", "aside", "nav", "header", "footer"])
+_MAX_CELL = 1_000
+"""Maximum characters of a cell of a table; longer ones are columns of a page."""
+_MAX_SPAN = 100
 _BREAKS = dict.fromkeys(_LINES.split(), 1) | dict.fromkeys(_PARAGRAPHS.split(), 2)
 """Elements that end a line, and the number of line ends that they add."""
 
@@ -50,11 +53,33 @@ def page_text(source: str, check: Callable[[], None] = lambda: None) -> str:
     regularly, and may raise."""
     if "<?php" in source or "<%" in source:
         return source
+    reader = _shown(source, check)
+    text = reader.whole()
+    return source if reader.is_template or not text else text
+
+
+def markup_text(source: str) -> str:
+    """The text of a part of a document that is written in HTML; empty if it has none."""
+    return _shown(source, lambda: None).whole()
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first row is the header. All rows have as many cells as the longest."""
+    columns = max(map(len, rows), default=0)
+    lines = []
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join([*cells, *[''] * (columns - len(cells))])} |")
+    if lines:
+        lines.insert(1, "|" + " --- |" * columns)
+    return "\n".join(lines)
+
+
+def _shown(source: str, check: Callable[[], None]) -> _PageReader:
     reader = _read(source, check, _HIDDEN)
     if reader.is_hidden:  # an unclosed element would hide the rest of the page
         reader = _read(source, check, frozenset())
-    text = reader.whole()
-    return source if reader.is_template or not text else text
+    return reader
 
 
 def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _PageReader:
@@ -129,6 +154,43 @@ def _begins_value(source: str, at: int) -> bool:
     return source[at - 1] == "="
 
 
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell of a table: the number of pieces of text before its content, and its spans."""
+
+    begin: int
+    columns: int
+    rows: int
+
+
+@dataclass
+class _Table:
+    """An open table."""
+
+    rows: list[list[_Cell]] = field(default_factory=list)
+    nested: bool = False
+    """Whether it contains another table."""
+
+    def grid(self, texts: Iterator[str]) -> list[list[str]]:
+        """Rows of equal columns with the texts of the cells, without empty rows."""
+        grid, below = (
+            [],
+            dict[int, int](),
+        )  # columns that a cell above covers, and for how many rows
+        for row in self.rows:
+            line: list[str] = []
+            covered, below = below, {column: n - 1 for column, n in below.items() if n > 1}
+            for cell in row:
+                while len(line) in covered:
+                    line.append("")
+                if cell.rows > 1:
+                    below |= {len(line) + n: cell.rows - 1 for n in range(cell.columns)}
+                line += [next(texts), *[""] * (cell.columns - 1)]
+            if any(line):
+                grid.append(line)
+        return grid
+
+
 @dataclass
 class _PageReader:
     """Assembles the text of a page."""
@@ -149,8 +211,8 @@ class _PageReader:
     _code: int = 0
     _lists: list[int] = field(default_factory=list)
     """Number of the next item of each open list; 0 if the list is not numbered."""
-    _cells: list[int] = field(default_factory=list)
-    """Number of cells in the current row of each open table."""
+    _tables: list[_Table] = field(default_factory=list)
+    """Open tables."""
 
     def text(self, text: str) -> None:
         if self._hidden:
@@ -205,15 +267,17 @@ class _PageReader:
         elif name in ("h1", "h2", "h3", "h4", "h5", "h6"):
             self._mark("#" * int(name[1]) + " ")
         elif name == "table":
-            self._cells.append(0)
-        elif name == "tr" and self._cells:
-            self._cells[-1] = 0
-        elif name in ("td", "th") and self._cells:
-            self._cells[-1] += 1
-            if self._cells[-1] == 1:
-                self._mark("")
-            elif not self._breaks:
-                self._mark(" | ")
+            self._tables.append(_Table())
+        elif name == "tr" and self._tables:
+            self._tables[-1].rows.append([])
+        elif name in ("td", "th") and self._tables:
+            rows = self._tables[-1].rows
+            if not rows:
+                rows.append([])
+            self._mark("" if not rows[-1] or self._breaks else " | ")
+            spans = _attributes(attributes) if "span" in attributes else {}
+            columns, down = (_span(spans.get(name, "")) for name in ("colspan", "rowspan"))
+            rows[-1].append(_Cell(len(self._pieces), columns, down))
         elif name in ("img", "area", "input"):
             self._replaced(name, _attributes(attributes))
 
@@ -224,8 +288,27 @@ class _PageReader:
             self._code = max(0, self._code - 1)
         elif name in ("ul", "ol", "menu"):
             del self._lists[-1:]
-        elif name == "table":
-            del self._cells[-1:]
+        elif name == "table" and self._tables:
+            self._end_table(self._tables.pop())
+
+    def _end_table(self, table: _Table) -> None:
+        """Write the table as Markdown, unless it only arranges a page: it has one column, other
+        tables, or long texts in its cells."""
+        if self._tables:
+            self._tables[-1].nested = True
+        cells = [cell for row in table.rows for cell in row]
+        if not cells:
+            return
+        ends = [*(cell.begin - 1 for cell in cells[1:]), len(self._pieces)]
+        texts = [
+            "".join(self._pieces[a.begin : b]).strip() for a, b in zip(cells, ends, strict=True)
+        ]
+        is_layout = any(text.count("\n\n") > 3 or len(text) > _MAX_CELL for text in texts)
+        rows = table.grid(iter(texts))
+        if not table.nested and not is_layout and max(map(len, rows), default=0) > 1:
+            begin = cells[0].begin - 1
+            apart = "" if begin == 0 or self._pieces[begin - 1].endswith("\n") else "\n\n"
+            self._pieces[begin:] = [apart + markdown_table(rows)]
 
     def _item(self) -> None:
         indent, mark = "  " * min(10, max(0, len(self._lists) - 1)), "-"
@@ -261,6 +344,14 @@ class _PageReader:
         lines = "\n".join(line.rstrip() for line in _LINE_END.split("".join(self._pieces)))
         text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
         return text + "\n" if text.strip() else ""
+
+
+def _span(value: str) -> int:
+    return (
+        min(int(value), _MAX_SPAN)
+        if value.isdecimal() and len(value) < 5 and value.strip("0")
+        else 1
+    )
 
 
 def _attributes(text: str) -> dict[str, str]:

@@ -14,9 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from app.models.check import check_config_numbers
+from app.models.check import check_config_numbers, is_encoder
 from app.models.errors import ModelError
 from app.paths import cache_path
+from app.protocol.options import ENCODERS
 from app.sandbox.process import TextError, TextProcess, TextRefused
 from app.util.atomic_files import make_folder, write_durably
 from app.util.regular_files import read_text
@@ -78,6 +79,10 @@ class Architecture:
     """Bits per number in a quantised KV cache."""
 
     @property
+    def is_encoder(self) -> bool:
+        return self.model_type in ENCODERS
+
+    @property
     def parameters(self) -> int:
         return sum(layer.params for layer in self.layers) + self.other_params
 
@@ -115,6 +120,8 @@ def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
             "This model brings its own Python code, which specchat does not run",
             "choose another model",
         )
+    if is_encoder(config):
+        return _encoder(config)
     key = digest(config, bits)
     found = _shipped().get(key) or _kept(key)
     if found is None:
@@ -177,6 +184,50 @@ def _unpack(packed: Config, config: Config) -> Architecture:
     context = next((text[name] for name in names if isinstance(text.get(name), int)), 0)
     layers = tuple(kinds[number] for number in values.pop("layers"))
     built = Architecture(**values, layers=layers, context=context)
+    if not built.is_plausible:
+        raise ModelError(
+            f"The configuration of this {built.model_type} model has impossible numbers",
+            "download the model again, or choose another one",
+        )
+    return built
+
+
+_ENCODED_TIMES = 1.7
+"""How often a token is encoded: pieces of a text overlap, and each has special tokens and perhaps a
+prefix."""
+
+
+def _encoder(config: Config) -> Architecture:
+    """The sizes of a text encoder: matrices are float32 in memory, tokens have 16 bits. A batch, of
+    about 3,400 tokens in float32, counts as a step of 2,048 in 16 bits."""
+    try:
+        width, inner, count = (
+            int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
+        )
+        table = int(config["vocab_size"]) * width
+        positions = int(config["max_position_embeddings"]) * width
+        heads = int(config["num_attention_heads"])
+    except (KeyError, TypeError, ValueError):
+        raise ModelError(
+            f"The configuration of this {config['model_type']} model lacks a size",
+            "download the model again, or choose another one",
+        ) from None
+    gated = config["model_type"] == "modernbert"
+    params = 4 * width * width + (3 if gated else 2) * width * inner
+    layer = Layer(
+        macs=round(_ENCODED_TIMES * params),
+        params=params,
+        activations=round(3.4 * (8 * width + 3 * inner + 150 * heads)),
+    )
+    other = table + (0 if gated else positions)
+    built = Architecture(
+        config["model_type"],
+        (layer,) * count,
+        width,
+        int(config["vocab_size"]),
+        other,
+        weight_bytes=2 * table + 4 * (count * params + other - table),
+    )
     if not built.is_plausible:
         raise ModelError(
             f"The configuration of this {built.model_type} model has impossible numbers",

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
+from app.protocol.options import ENCODERS
 from app.util.regular_files import open_file, read_file
 
 INDEX = "model.safetensors.index.json"
@@ -288,6 +289,67 @@ def _config_limit(key: str, value: Any) -> int | None:
 
 def _bad_config(what: str) -> ModelError:
     return ModelError(f"The model's config.json has {what}", "download the model again")
+
+
+# --------------------------------------------------------------------------- text encoders
+
+
+_ENCODER_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+_ACTIVATIONS = frozenset({"gelu", "relu", "silu"})
+_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
+
+
+def is_encoder(config: dict[str, Any]) -> bool:
+    kind = config.get("model_type")
+    return isinstance(kind, str) and kind in ENCODERS
+
+
+def check_encoder(folder: Path) -> None:
+    """Raise ModelError if specchat cannot compute the vectors of the text encoder in `folder`."""
+    config = read_json(folder / "config.json")
+    if missing := [name for name in _ENCODER_SIZES if type(config.get(name)) is not int]:
+        raise ModelError(f"The encoder's config.json has no {missing[0]}", _REDOWNLOAD)
+    activation = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
+    if activation not in _ACTIVATIONS:
+        raise _unsupported_encoder(f"the activation {activation!r}")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise _unsupported_encoder(f"{config['position_embedding_type']} positions")
+    modules = folder / "modules.json"
+    for kind in _module_kinds(modules) if modules.is_file() else ():
+        if kind not in _MODULES:
+            raise _unsupported_encoder(f"a module of the kind {kind!r}")
+    pooling = folder / "1_Pooling" / "config.json"
+    if not pooling.is_file():
+        raise ModelError(
+            f"'{folder}' does not say how its vectors are pooled: it has no 1_Pooling/config.json",
+            "use a checkpoint made for Sentence Transformers",
+        )
+    modes = [name for name, value in read_json(pooling).items() if value is True]
+    pooled = [name for name in modes if name.startswith("pooling_mode_")]
+    if pooled not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
+        raise _unsupported_encoder(f"the pooling {', '.join(pooled) or 'none'}")
+
+
+def _module_kinds(file: Path) -> list[str]:
+    """The classes of a `modules.json`."""
+    try:
+        return [str(module["type"]).rpartition(".")[2] for module in json.loads(read_file(file))]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise ModelError(f"'{file}' cannot be read", _REDOWNLOAD) from None
+
+
+def _unsupported_encoder(what: str) -> ModelError:
+    return ModelError(
+        f"This text encoder has {what[:80]}, which specchat cannot run",
+        "choose another one, or use the built-in draft",
+    )
 
 
 # --------------------------------------------------------------------------- tokenizer.json

@@ -1,4 +1,4 @@
-"""The demo model (`embedded`): a target and a draft that ship with specchat.
+"""The demo pair (`embedded`): a small target and a small draft that ship with specchat.
 
 `python -m app.models.embedded` writes the manifest for `integrity`, in the format of `sha256sum`.
 """
@@ -15,7 +15,7 @@ from app.util.assets import assets_path
 from app.util.regular_files import open_file, read_text
 
 BUILT_IN = "builtin"
-"""Name of the built-in draft, which needs no model: it scores words with the target's input
+"""Name of the built-in scorer, which needs no model: it scores words with the target's input
 embeddings, and meaning with the text encoder that ships with specchat."""
 
 MANIFEST = "SHA256SUMS"

@@ -18,6 +18,7 @@ from app.estimate.memory import (
     FUSED_HEAD_DIMS,
     KV_GROUP_SIZES,
     LARGEST_STEP,
+    MIN_CHECKPOINTS,
     largest_that_fits,
     step_elements,
     unfused_copies,
@@ -89,6 +90,11 @@ def cache_bytes(
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
         size += layer_bytes_per_token(shape, layer) * seen + layer.state_bytes
     return round(size)
+
+
+def checkpoint_bytes(shape: Architecture) -> int:
+    """Bytes of the states in a target's checkpoints."""
+    return MIN_CHECKPOINTS * sum(layer.state_bytes for layer in shape.layers)
 
 
 def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
@@ -243,6 +249,7 @@ def peak_bytes(
     `keep_ratio`. With 1 the target reads all of it while the draft's cache still exists."""
     shape, read = target.architecture, max(int(tokens * keep_ratio), 1)
     prefill = cache_bytes(shape, read, windows=keep_ratio == 1) + step_bytes(shape, read)
+    prefill += checkpoint_bytes(shape)
     if draft is None:
         return target.weight_bytes + prefill
     draft_cache = cache_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
@@ -260,17 +267,20 @@ def _draft_peak(draft: ModelSize, tokens: int) -> int:
 def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[MemoryItem, ...]:
     """Peak memory for a prompt of `tokens` tokens, part by part."""
     shape = target.architecture
-    cache, step = cache_bytes(shape, tokens), step_bytes(shape, tokens)
+    cache = cache_bytes(shape, tokens) + checkpoint_bytes(shape)
+    step = step_bytes(shape, tokens)
     items = [
         MemoryItem("target, weights", target.weight_bytes, target.name),
-        MemoryItem("target, cache", cache, _cache_why(shape, tokens)),
+        MemoryItem("target, cache", cache, _cache_why(shape, tokens, cache)),
     ]
     transient = MemoryItem("one step", step, _step_why(shape, PREFILL_STEP))
     if draft is not None:
         shape, step_tokens = draft.architecture, DRAFT_PREFILL_STEP
-        size, why = cache_bytes(shape, tokens, step_tokens), _cache_why(shape, tokens, step_tokens)
+        size = cache_bytes(shape, tokens, step_tokens)
+        why = _cache_why(shape, tokens, size)
         items.append(MemoryItem("draft, weights", draft.weight_bytes, draft.name))
-        items.append(MemoryItem("draft, cache", size, why))
+        if not shape.is_encoder:
+            items.append(MemoryItem("draft, cache", size, why))
         draft_peak = _draft_peak(draft, tokens)
         if draft_peak - cache > step:
             scores = draft_peak > step_bytes(shape, tokens, step_tokens)
@@ -280,9 +290,9 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
     return (*items, transient)
 
 
-def _cache_why(shape: Architecture, tokens: int, step: int = PREFILL_STEP) -> str:
+def _cache_why(shape: Architecture, tokens: int, size: int) -> str:
     each = bytes_per_token(shape)
-    fixed = cache_bytes(shape, tokens, step) - each * tokens
+    fixed = size - each * tokens
     why = f"{each:,} bytes per token, {tokens:,} tokens"
     return f"{why}, and {fixed / 1e6:,.0f} MB of windows and states" if fixed > 1e6 else why
 

@@ -412,7 +412,7 @@ class Hub:
             )
         if code == "RevisionNotFound" or code == "EntryNotFound":
             return DownloadError(
-                f"{repository} changed at the hub meanwhile; what was downloaded is saved",
+                f"{repository} changed on the hub during the download; what is complete is kept",
                 "pull again",
             )
         if status in (401, 404, 410):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.models.architecture import parse_architecture
+from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import ModelCache, check_repository, default_cache, resolve_model
 from app.models.catalogue import CatalogueEntry, catalogue, find
 from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
@@ -116,7 +116,9 @@ def find_model(
     folder = _folder(name, cache, draft)
     if folder is not None:
         config = read_json(folder / "config.json")
-        sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
+        shape = parse_architecture(config)
+        weights = shape.weight_bytes if shape.is_encoder else loaded_bytes(folder)
+        sized = ModelSize(name, shape, weights)
         bits = weight_format(config) or _bits(sized)
         return ModelDetails(sized, folder, entry, bits, read_generation_config(folder))
     if entry is not None and (size := listed_size(entry)) is not None:
@@ -129,7 +131,7 @@ def find_model(
         )
     remote = look_up(name)
     shape = parse_architecture(remote.config)
-    sized = ModelSize(name, shape, min(listed_bytes(remote.files), shape.weight_bytes))
+    sized = ModelSize(name, shape, _weights(shape, listed_bytes(remote.files)))
     return ModelDetails(sized, None, entry, weight_format(remote.config))
 
 
@@ -141,9 +143,17 @@ def listed_size(entry: CatalogueEntry) -> ModelSize | None:
     if find_packaged(entry.name) is not None:
         bits = conversion_bits()
         weights = shape.parameters * bits // 8 if bits else entry.download
-    else:  # the repository may have files that are not loaded
-        weights = min(entry.download or shape.weight_bytes, shape.weight_bytes)
+    else:
+        weights = _weights(shape, entry.download)
     return ModelSize(entry.name, shape, weights)
+
+
+def _weights(shape: Architecture, listed: int) -> int:
+    """Bytes of the weights in memory. A repository may have files that are not loaded; an encoder's
+    weights are converted while they are loaded."""
+    if shape.is_encoder:
+        return shape.weight_bytes
+    return min(listed or shape.weight_bytes, shape.weight_bytes)
 
 
 def _bits(size: ModelSize) -> str:

@@ -104,7 +104,7 @@ def file_digest(
 MAX_FILES = 10_000
 _DOWNLOADED = re.compile(
     r"[\w+-][\w.+-]*\.json|model[\w.+-]*\.safetensors|[\w+-][\w.+-]*\.jinja"
-    r"|additional_chat_templates/[\w+-][\w.+-]*\.jinja"
+    r"|additional_chat_templates/[\w+-][\w.+-]*\.jinja|1_Pooling/config\.json"
     r"|tokenizer\.model|[\w+-][\w.+-]*\.tiktoken|tiktoken\.model|merges\.txt|vocab\.txt",
     re.ASCII,
 )

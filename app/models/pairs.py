@@ -1,8 +1,9 @@
 """Recommends a model for a machine, and lists for each model its memory and its possible draft
 models, which are smaller models with the same tokenizer.
 
-The built-in draft is the default for every target. A draft model is optional: its attention is
-combined with the built-in scores.
+The built-in scorer is the default for every target. A draft model is optional: its attention is
+combined with the built-in scores. A text encoder is a draft for any target: the built-in
+scorer uses it instead of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, fit, format_tokens, mac_with, peak_bytes
 from app.models.library import ModelDetails, find_model, listed_size
 from app.models.tokenizers import same_tokenizer
-from app.protocol.options import DEFAULT_KEEP_RATIO
+from app.protocol.options import DEFAULT_KEEP_RATIO, MULTILINGUAL_FROM
 from app.util.formatting import size
 
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
@@ -62,8 +63,17 @@ class DraftCandidate:
     def benefit(self) -> str:
         """A clause about what the draft adds to the built-in one, and its memory. (In no
         measurement did a pair find more with it.)"""
+        if self.is_encoder:
+            vocabulary = self.draft.size.architecture.vocab_size
+            languages = " for many languages" if vocabulary >= MULTILINGUAL_FROM else ""
+            memory = f"{size(self.added_bytes)} of memory"
+            return f"a larger text encoder than the built-in one{languages}; needs {memory}"
         memory = f"{size(self.added_bytes)} of memory at {format_tokens(self.added_at)} tokens"
         return f"adds attention to the scores; needs {memory}"
+
+    @property
+    def is_encoder(self) -> bool:
+        return self.draft.size.architecture.is_encoder
 
     @property
     def worthwhile(self) -> bool:
@@ -76,7 +86,7 @@ def draft_candidates(
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
 ) -> list[DraftCandidate]:
-    """Models that can draft for `target`, the smallest worthwhile one first."""
+    """Models that can draft for `target`, the smallest worthwhile one first; text encoders last."""
     found = [
         assess_draft(target, draft, machine, measured)
         for draft in models
@@ -85,20 +95,27 @@ def draft_candidates(
     # Drafts that do not fit or are not worthwhile come last.
     return sorted(
         found,
-        key=lambda c: (not c.worthwhile, speedup.token_cost(c.draft.size), not c.draft.installed),
+        key=lambda c: (
+            c.is_encoder,
+            not c.worthwhile,
+            speedup.token_cost(c.draft.size),
+            not c.draft.installed,
+        ),
     )
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer in addition to the built-in draft; None if none fits and is fast
-    enough."""
-    return next((each for each in candidates if each.worthwhile), None)
+    """The draft model to offer in addition to the built-in scorer, apart from text encoders. None
+    if none fits and is fast enough."""
+    return next((each for each in candidates if each.worthwhile and not each.is_encoder), None)
 
 
 def can_pair(target: ModelDetails, draft: ModelDetails) -> bool:
     """Whether `draft` can score prompts for `target`. Tokenizers of installed models are compared
     by content, those of others by the families in the catalogue."""
     architecture = draft.size.architecture.model_type
+    if draft.size.architecture.is_encoder:
+        return draft.entry is not None or draft.installed
     attends = any(layer.heads and layer.window is None for layer in draft.size.architecture.layers)
     if architecture in UNSCORABLE or not attends:
         return False
@@ -174,7 +191,7 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelOverview:
-    """A model, its memory with the built-in draft, and its possible draft models, best first.
+    """A model, its memory with the built-in scorer, and its possible draft models, best first.
     `default_draft` is the draft used if none is chosen; None: the built-in one."""
 
     model: ModelDetails
@@ -187,6 +204,15 @@ class ModelOverview:
         """The draft model to offer in addition to the default; None if none fits and is fast
         enough."""
         return None if self.default_draft else best_draft(self.drafts)
+
+    @property
+    def encoders(self) -> tuple[DraftCandidate, ...]:
+        return tuple(each for each in self.drafts if each.is_encoder)
+
+    def shown_drafts(self, count: int) -> tuple[DraftCandidate, ...]:
+        """The best `count` draft models, and the text encoders."""
+        others = tuple(each for each in self.drafts if not each.is_encoder)
+        return others[:count] + self.encoders
 
     @property
     def fit(self) -> Fit:
@@ -209,6 +235,7 @@ def overview(
             tuple(draft_candidates(target, models, machine, measured)),
         )
         for target in models
+        if not target.size.architecture.is_encoder
     ]
 
 
@@ -229,7 +256,7 @@ LONG_DOCUMENT_TOKENS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A recommended target, for use with the built-in draft, which needs no memory of its own."""
+    """A recommended target, for use with the built-in scorer, which needs no memory of its own."""
 
     target: ModelDetails
     fit: Fit
@@ -241,7 +268,7 @@ def recommend(entries: Iterable[CatalogueEntry], machine: Machine) -> Recommenda
     targets = [
         ModelDetails(size, None, entry)
         for entry in entries
-        if (size := listed_size(entry)) is not None
+        if (size := listed_size(entry)) is not None and not size.architecture.is_encoder
     ]
     found = [Recommendation(each, fit(each.size, None, machine)) for each in targets]
 

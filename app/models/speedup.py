@@ -47,7 +47,7 @@ def speedup(ratio: float, keep: float, overhead: float = OVERHEAD) -> float:
 
 
 def built_in_speedup() -> float:
-    """Speedup with the built-in draft, which runs no model, at the default keep."""
+    """Speedup with the built-in scorer, which runs no model, at the default keep."""
     return speedup(0.0, DEFAULT_KEEP_RATIO)
 
 

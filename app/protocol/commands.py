@@ -26,10 +26,12 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a pair of models from two folders. Without a draft model, the built-in draft scores the
+    """Load a pair of models from two folders. Without a draft model, the built-in scorer scores the
     prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
     earlier one.
 
+    `draft_is_encoder`: the draft is a text encoder, which the built-in draft uses instead of its
+    own.
     `foreign_draft`: the draft has another tokenizer than the target. `display_names` are for the
     screen; without them, models are named after their folders. With `kv_bits` (8 or 4) the target's
     cache is quantised. `only_quotes`: an answer is a sentence from the documents, because the
@@ -41,6 +43,7 @@ class Load:
     display_names: tuple[str, str] | None = None
     kv_bits: int | None = None
     foreign_draft: bool = False
+    draft_is_encoder: bool = False
     only_quotes: bool = False
     hosts: Hosts | None = None
     checked: bool = True
@@ -69,7 +72,7 @@ class Ask:
 
     If the documents of all messages do not fit in the context, the engine chooses those that match
     the question best, within what `files` allows, and sends `Retrieved`; unless the last question
-    already has its `retrieved`.
+    already has its `retrieved`. With `cite`, `Cited` names the passages that the answer is from.
     """
 
     messages: tuple[Message, ...]
@@ -83,6 +86,7 @@ class Ask:
     within_seconds: float = 0.0
     on_disk: bool = True
     files: FileChoice = NO_CHOICE
+    cite: bool = True
 
     @property
     def expected_keep(self) -> float:

@@ -124,7 +124,7 @@ class Costs:
 
 UNKNOWN_COSTS = Costs()
 FREE = LinearCost(0.0, 0.0)
-"""Cost of the built-in draft. Its scoring counts as part of the rest of the turn."""
+"""Cost of the built-in scorer. Its scoring counts as part of the rest of the turn."""
 MIN_SAVING = 0.2
 """Minimum predicted saving, as a fraction, for reading less. Skipped text may matter, so a small
 saving is not worth it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.protocol.citations import Citations
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.options import GREEDY, ModelSampling
@@ -229,6 +230,14 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Cited:
+    """The citations of the whole answer. Sent before `Finished`, if documents are in the prompt."""
+
+    turn: int
+    citations: Citations
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The turn has ended. `text` is the whole answer. `statistics` is None if the turn was
     cancelled before the prompt was built."""
@@ -340,6 +349,7 @@ Event = (
     | HostsLost
     | PairLost
     | Token
+    | Cited
     | Finished
     | Failed
     | GpuLost

@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+ENCODERS = frozenset({"bert", "modernbert", "roberta", "xlm-roberta"})
+"""Architectures (`model_type`) of text encoders that can replace the built-in one."""
+MULTILINGUAL_FROM = 100_000
+"""Tokens of an encoder's vocabulary that covers many languages: those of one language have 20,000
+to 60,000, multilingual ones 119,547 (BERT), 180,000 (Granite) or 250,002 (XLM-R)."""
 EMBEDDED = "embedded"
 """Name of the demo model, a pair that ships with specchat and can only quote."""
 

@@ -111,7 +111,7 @@ class ReasonCode(StrEnum):
     NOTHING_TO_SKIP = auto()
     ALL_CACHED = auto()
     SAVES_NOTHING = auto()
-    """A sparse read was requested, but saves nothing, because everything is cached."""
+    """A sparse read was requested, but saves nothing (all cached)."""
     NEEDS_EVERY_TOKEN = auto()
     FEW_TO_SKIP = auto()
     FASTER = auto()
@@ -132,6 +132,7 @@ class ReasonCode(StrEnum):
     NO_MEMORY_TO_READ_ON = auto()
     SPARSE_FAILED = auto()
     SELECTION_UNKNOWN = auto()
+    CITATIONS_UNKNOWN = auto()
 
     # Why a model can only be read densely
     UNSUPPORTED_CACHE = auto()
@@ -139,7 +140,7 @@ class ReasonCode(StrEnum):
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
     NO_EMBEDDINGS = auto()
-    """The target has no embeddings that the built-in draft could use, and there is no draft."""
+    """The target has no embeddings that the built-in scorer could use, and there is no draft."""
 
     # What the user should know
     SLOW_BLAS = auto()

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.chat import wording
+from app.chat.citations import Footnote, placed
 from app.chat.conversation import Question, Turn
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import AskedTurn, Engine, MakeAsk, OnAnswered
 from app.protocol.events import (
+    Cited,
     Event,
     Failed,
     Finished,
@@ -311,6 +313,8 @@ class ServedAnswer:
         self._finder = StopFinder(stops)
         self._end: Finished | None = None
         """The turn's last event, with the whole text."""
+        self._cited: Cited | None = None
+        """The citations in the whole text."""
         self._events: list[Event] = []
         """Other events of the turn, for `on_answered`."""
 
@@ -343,7 +347,7 @@ class ServedAnswer:
                         yield piece
             text, ids = self._whole
             whole = Message(Role.ASSISTANT, text, token_ids=ids, thinking=self.turn.thinking)
-            continuations.answered(self._name, self._messages, whole)
+            continuations.answered(self._name, self.messages, whole)
         finally:
             if on_answered is not None and (self._end is not None or self.turn.text):
                 self._report(on_answered)
@@ -372,17 +376,36 @@ class ServedAnswer:
                         yield AnswerPiece(text, event.thinking)
                     if self.stop is not None:
                         request.cancel()
+                case Cited():
+                    self._cited = event
                 case Finished():
                     self._end = event
                     if rest := finder.rest():
                         turn.apply(Token(0, (), rest))
                         yield AnswerPiece(rest)
+                    self._apply_citations()
                     reason = event.finish_reason if self.stop is None else FinishReason.STOP
                     turn.apply(replace(event, finish_reason=reason, text=turn.text))
                 case _:
                     turn.apply(event)
                     if not isinstance(event, PhaseProgress):
                         self._events.append(event)
+
+    def _apply_citations(self) -> None:
+        """Apply those in the text that the client gets."""
+        if self._cited is not None:
+            prefix = self._beginning
+            start = 0 if prefix is None else len(prefix.text)
+            end = start + len(self.turn.text)
+            citations = self._cited.citations
+            self.turn.apply(replace(self._cited, citations=citations.between(start, end)))
+            self._events.append(replace(self._cited, citations=citations.between(0, end)))
+
+    @property
+    def footnotes(self) -> list[Footnote]:
+        """The footnote of each citation."""
+        documents = [each.in_prompt for each in self.messages]
+        return [*placed(self.turn.citations, documents)]
 
     @property
     def _activity(self) -> str:
@@ -397,7 +420,7 @@ class ServedAnswer:
         return self.ask.conversation or ""
 
     @property
-    def _messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[Message, ...]:
         """The messages with the documents retrieved for the question, so that the next request
         finds them cached."""
         if self.turn.retrieved is None:
@@ -473,4 +496,6 @@ class ServedAnswer:
                 for part in retrieved.parts
             ]
             found |= {"files": files, "total_files": retrieved.total_files}
+        if (citations := self.turn.citations) is not None:
+            found["sentences_without_passage"] = citations.uncited
         return found | ({"note": self.note} if self.note else {})

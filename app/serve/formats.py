@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from app.serve.answers import AnswerPiece, ServedAnswer
 from app.serve.fields import BadRequest
@@ -60,9 +61,10 @@ class OpenAiFormat:
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         if self._chat:
-            message = {"role": "assistant", "content": answer.turn.text}
+            message: dict[str, Any] = {"role": "assistant", "content": answer.turn.text}
             if answer.turn.thinking:
                 message["reasoning_content"] = answer.turn.thinking
+            message |= _url_citations(answer)
             content: dict[str, Any] = {"message": message}
         else:
             content = {"text": answer.turn.text}
@@ -79,7 +81,7 @@ class OpenAiFormat:
         return self._chunk(({"content": piece.text} if piece.text else {}) | thought)
 
     def end(self, answer: ServedAnswer) -> str:
-        last = self._chunk({} if self._chat else "", _reason(answer))
+        last = self._chunk(_url_citations(answer) if self._chat else "", _reason(answer))
         if self._with_usage:
             last += _event(
                 self._object("chat.completion.chunk", []) | {"usage": _openai_usage(answer)}
@@ -102,6 +104,25 @@ class OpenAiFormat:
 
 def _reason(answer: ServedAnswer) -> str:
     return "length" if answer.cut_off else "stop"
+
+
+def _url_citations(answer: ServedAnswer) -> dict[str, Any]:
+    """OpenAI's field for citations, which has no other type. The URL is the document's name with
+    the characters of the passage, as in RFC 5147."""
+    annotations = [
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "start_index": note.citation.start,
+                "end_index": note.citation.end,
+                "title": note.source,
+                "url": f"{quote(note.document.name)}#char={note.citation.passage_start},"
+                f"{note.citation.passage_end}",
+            },
+        }
+        for note in answer.footnotes
+    ]
+    return {"annotations": annotations} if annotations else {}
 
 
 def anthropic_error(message: str, status: int) -> dict[str, Any]:
@@ -144,7 +165,9 @@ class AnthropicFormat:
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         text, thinking = answer.turn.text, answer.turn.thinking
-        content = [{"type": "text", "text": text}]
+        content: list[dict[str, Any]] = [{"type": "text", "text": text}]
+        if citations := _char_locations(answer):
+            content[0]["citations"] = citations
         if thinking:
             content.insert(0, {"type": "thinking", "thinking": thinking, "signature": ""})
         found = {"content": content, "usage": _anthropic_usage(answer)}
@@ -159,6 +182,9 @@ class AnthropicFormat:
 
     def end(self, answer: ServedAnswer) -> str:
         found = "" if self._open == "text" else self._start("text")
+        for citation in _char_locations(answer):
+            cited = {"type": "citations_delta", "citation": citation}
+            found += _named_event("content_block_delta", index=self._index, delta=cited)
         found += self._stop()
         delta, usage = _stop_reason(answer), _anthropic_usage(answer)
         found += _named_event("message_delta", delta=delta, usage=usage)
@@ -186,6 +212,22 @@ class AnthropicFormat:
 
     def failed(self, message: str, status: int, code: str | None = None) -> str:
         return _named_event("error", error=anthropic_error(message, status)["error"])
+
+
+def _char_locations(answer: ServedAnswer) -> list[dict[str, Any]]:
+    """The passages that are cited, each once."""
+    documents = [each for message in answer.messages for each in message.in_prompt]
+    return [
+        {
+            "type": "char_location",
+            "cited_text": note.passage,
+            "document_index": next(i for i, each in enumerate(documents) if each is note.document),
+            "document_title": note.document.name,
+            "start_char_index": note.citation.passage_start,
+            "end_char_index": note.citation.passage_end,
+        }
+        for note in {note.number: note for note in answer.footnotes}.values()
+    ]
 
 
 def _stop_reason(answer: ServedAnswer) -> dict[str, Any]:
@@ -331,6 +373,7 @@ class ResponsesFormat:
             if answer.turn.thinking:
                 self._items.append(self._item("reasoning", answer.turn.thinking))
             self._items.append(self._item("message", answer.turn.text))
+            self._part["annotations"] = _file_citations(answer)
         self._items[-1]["status"] = status
         if self._request.store:
             said = [Item.model_validate(item) for item in self._items]
@@ -352,6 +395,14 @@ class ResponsesFormat:
 
     def end(self, answer: ServedAnswer) -> str:
         found = "" if self._is_open("message") else self._open("message")
+        self._part["annotations"] = annotations = _file_citations(answer)
+        for index, annotation in enumerate(annotations):
+            found += self._event(
+                "response.output_text.annotation.added",
+                **self._place,
+                annotation_index=index,
+                annotation=annotation,
+            )
         found += self._close("incomplete" if answer.cut_off else "completed")
         response = self.whole(answer)
         return found + self._event(f"response.{response['status']}", response=response)
@@ -417,6 +468,22 @@ class ResponsesFormat:
     def _event(self, kind: str, **content: Any) -> str:
         self._events += 1
         return _named_event(kind, sequence_number=self._events - 1, **content)
+
+
+def _file_citations(answer: ServedAnswer) -> list[dict[str, Any]]:
+    """`index` is the end of the cited text. The other indices are not part of the API."""
+    return [
+        {
+            "type": "file_citation",
+            "file_id": f"document_{note.citation.message}_{note.citation.document}",
+            "filename": note.document.name,
+            "index": note.citation.end,
+            "start_index": note.citation.start,
+            "end_index": note.citation.end,
+            "quote": note.passage,
+        }
+        for note in answer.footnotes
+    ]
 
 
 def _responses_usage(answer: ServedAnswer) -> dict[str, Any]:

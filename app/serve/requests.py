@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request
@@ -255,7 +257,7 @@ class _Tools(_Fields):
 
 
 class ContentPart(_Fields):
-    """A part of a message: text, thinking, or a type that is refused."""
+    """A part of a message: text, thinking, a file, or a type that is refused."""
 
     type: str
     text: str = ""
@@ -263,6 +265,12 @@ class ContentPart(_Fields):
     refusal: str = ""
     source: dict[str, Any] | None = None
     title: str | None = None
+    """A document in Anthropic's API."""
+    file: dict[str, Any] | None = None
+    """A file in OpenAI's chat completions."""
+    filename: str | None = None
+    file_data: str | None = None
+    """A file in OpenAI's responses."""
 
 
 class ChatMessage(_Fields):
@@ -393,7 +401,7 @@ class Defaults:
 def defaults_of(settings: Settings) -> Defaults:
     """Defaults for reading and sampling, from the settings."""
     reading = settings.reading
-    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
+    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within_s)
 
 
 class Item(_Fields):
@@ -503,21 +511,48 @@ def _parts(
         if isinstance(part, str):
             texts.append(part)
             continue
-        source = part.source or {}
         if part.type in ("text", "input_text", "output_text"):
             texts.append(part.text)
         elif part.type == "refusal":
             texts.append(part.refusal)
         elif part.type in ("thinking", "redacted_thinking"):
             thoughts += [part.thinking] if part.thinking else []
-        elif part.type == "document" and isinstance(source.get("data"), str | None):
-            if source.get("type") != "text" or not source.get("data"):
-                raise BadRequest("Documents must be plain text: send `source` of type `text`.")
-            name = part.title or f"document {len(documents) + 1}"
-            documents.append(Document(name, source["data"]))
+        elif part.type in ("document", "file", "input_file"):
+            documents.append(_document(part, len(documents) + 1))
         else:
-            raise BadRequest(f"Only text is read: leave out parts of type {part.type[:50]!r}.")
+            raise BadRequest(
+                f"Only texts and files are read: leave out parts of type {part.type[:50]!r}."
+            )
     return texts or [""], thoughts, tuple(documents)
+
+
+def _document(part: ContentPart, number: int) -> Document:
+    """The document of a part: a text, or a file in base64. Raises BadRequest."""
+    source, file = part.source or {}, part.file or {}
+    name = part.title or file.get("filename") or part.filename or f"document {number}"
+    data = source.get("data") or file.get("file_data") or part.file_data
+    if not isinstance(data, str) or not isinstance(name, str):
+        raise BadRequest("Files are read from the request only: send their content in base64.")
+    if source.get("type") == "text":
+        return Document(name, data)
+    return Document(name, _file_text(name, data))
+
+
+@lru_cache(maxsize=8)
+def _file_text(name: str, data: str) -> str:
+    """The text of a file in base64, or in a `data:` URL. Clients send it with every question of a
+    conversation. Raises BadRequest."""
+    from app.ingest.reader import read_content
+    from app.ingest.records import IngestError
+
+    try:
+        content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
+    except ValueError:
+        raise BadRequest(f"The content of {name!r} is not base64.") from None
+    try:
+        return read_content(name, content).text
+    except IngestError as error:
+        raise BadRequest(str(error)) from None
 
 
 def to_ask(

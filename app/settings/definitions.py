@@ -82,7 +82,7 @@ class ThemeName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadingSettings:
-    """How questions are read."""
+    """How documents are read."""
 
     mode: Mode = Mode.AUTO
     """How documents are read by default: sparse reads the fraction set by keep, full reads
@@ -90,9 +90,9 @@ class ReadingSettings:
     keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
     """The fraction of your documents that a sparse read selects by default. 0 (auto): every passage
     whose score stands out."""
-    first_word_within: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
-    """With keep auto, read only as much as lets the answer begin within this many seconds on this
-    machine. 0: no limit."""
+    first_word_within_s: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
+    """With keep auto, read only as much as this machine can read in this many seconds. 0: no
+    limit."""
     kv_bits: KvBits = KvBits.FULL
     """Precision of the target's KV cache: full, 8 bits (about half the memory) or 4 bits (about a
     quarter). Takes effect at the next start. Answers may get worse, and some models do not support
@@ -137,8 +137,8 @@ class Documents:
     """Maximum size of all files and folders that are attached at once, in MB."""
     max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
     """Maximum size of a file in an attached folder, in MB. Larger files are skipped."""
-    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
-    """Maximum size of a PDF file, in MB."""
+    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.document_bytes // MIB
+    """Maximum size of a PDF, office or EPUB file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
     """Maximum number of files that are attached from one folder."""
     import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
@@ -153,7 +153,8 @@ class Models:
     """The model that answers: an installed model, a folder, or embedded (the demo model). Ctrl+L
     lists models."""
     draft: str = ""
-    """The small model that scores documents for the target. Empty or builtin: the built-in one."""
+    """The small model that scores documents for the target. If it is empty or builtin, the
+    built-in scorer does it."""
     folders: str = ""
     """More folders with your own models, separated by colons. MLX models and GGUF files up to four
     levels below them are listed, and never changed."""
@@ -165,11 +166,11 @@ class Storage:
 
     trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
     """How long a deleted conversation can be restored, in days."""
-    snapshots_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
+    disk_cache_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
     """Maximum disk space for the caches of conversations, in GB. 0 (auto): 20 times the size of the
     models' weights, from 0.5 to 20 GB, and at most a tenth of the free space. The least recently
     used caches are deleted first; their conversations are read again when needed."""
-    memory_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
+    memory_cache_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
     """Maximum memory for the caches of conversations that are not in use, in GB."""
     save_requests: bool = False
     """Save requests that other programs send to the server (F5) as conversations."""
@@ -212,7 +213,7 @@ class Settings:
         return ReadLimits(
             total_bytes=documents.import_limit_mb * MIB,
             file_bytes=documents.max_file_size_mb * MIB,
-            pdf_bytes=documents.max_pdf_size_mb * MIB,
+            document_bytes=documents.max_pdf_size_mb * MIB,
             files=documents.max_files,
             seconds=documents.import_timeout_s,
             include_private=private,
@@ -228,9 +229,9 @@ class Settings:
         storage = self.storage
         return CachePolicy(
             self.reading.background_reading,
-            storage.memory_gb * GB,
+            storage.memory_cache_gb * GB,
             snapshots,
-            storage.snapshots_gb * GB,
+            storage.disk_cache_gb * GB,
             costs,
         )
 
@@ -301,6 +302,12 @@ class Setting:
             return "the model's own"
         zero = self.range.zero if self.range is not None and value == 0 else ""
         return zero or format_value(value) or "none"
+
+    def explain(self, value: Value) -> str:
+        """The value as in the file, with its meaning if it is a number that stands for something:
+        `0 (auto)`."""
+        written, shown = format_value(value), self.display(value)
+        return written if self.range is None or written == shown else f"{written} ({shown})"
 
     def is_models_own(self, value: object) -> bool:
         return self.range is not None and self.range.neutral is not None and value == MODELS_OWN

@@ -22,6 +22,7 @@ from uuid import uuid4
 from app.errors import UserError
 from app.paths import display_path
 from app.settings.definitions import Setting, Settings, Value, format_value, groups
+from app.util import formatting
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.regular_files import read_file, read_text
 
@@ -175,7 +176,8 @@ class SettingsFile:
     def problem(self) -> str:
         """The first problem and the number of others, or nothing."""
         first, *more = self.problems or ("",)
-        return f"{first} {len(more)} more: see F2." if more else first
+        others = formatting.plural(len(more), "more problem")
+        return f"{first} {others}: see F2." if more else first
 
     @property
     def has_unsaved(self) -> bool:
@@ -235,7 +237,7 @@ class SettingsFile:
         try:
             self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
-            current = format_value(setting.value_in(self.settings))
+            current = setting.explain(setting.value_in(self.settings))
             yield (
                 f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
                 f" but must be {setting.requirement}. Using {current}."

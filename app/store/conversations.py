@@ -258,6 +258,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
             conversation=new,
             parent=None if message.parent is None else ids[message.parent],
             state=State.STOPPED if message.state is State.PARTIAL else message.state,
+            citations=message.citations and message.citations.renumbered(ids),
         )
         ids[message.id] = messages.add(connection, copied)
     for id, read_map in tree.maps.items():

@@ -196,5 +196,5 @@ def store_error(error: Exception) -> StoreError:
 def folder_error(folder: Path, error: OSError) -> StoreError:
     return StoreError(
         f"Conversations cannot be saved in '{display_path(folder)}' ({error.strerror})",
-        "make that folder writable, with room left",
+        "check that it is a writable folder with free space",
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 
+from app.protocol.citations import Citations
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure
@@ -38,7 +40,7 @@ from app.store.serialization import (
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
-    " m.token_ids, m.failure, m.cut, m.mode, m.keep,"
+    " m.token_ids, m.failure, m.cut, m.mode, m.keep, m.citations,"
     + ", ".join(f"r.{name}" for name in STATS_COLUMNS)
 )
 _BRANCH = f"""
@@ -123,13 +125,13 @@ def add(connection: sqlite3.Connection, message: MessageRecord) -> int:
     check_text(message.text + message.thinking)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
-        " text, thinking, token_ids, failure, cut, mode, keep)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " text, thinking, token_ids, failure, cut, mode, keep, citations)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(message.id or None, message.conversation, message.parent, message.role),
             *(message.state, pack_time(message.created_at), message.text, message.thinking),
             *(pack_ids(message.token_ids), pack_failure(message.failure), message.truncated),
-            *(message.mode, message.keep),
+            *(message.mode, message.keep, _pack_citations(message.citations)),
         ),
     ).lastrowid
     assert id is not None
@@ -227,11 +229,17 @@ def resume_reply(connection: sqlite3.Connection, id: int) -> None:
 
 
 def end_reply(
-    connection: sqlite3.Connection, id: int, state: State, failure: Failure | None, truncated: bool
+    connection: sqlite3.Connection,
+    id: int,
+    state: State,
+    failure: Failure | None,
+    truncated: bool,
+    citations: Citations | None,
 ) -> None:
     ended = connection.execute(
-        "UPDATE messages SET state = ?, failure = ?, cut = ? WHERE id = ? AND state = 'partial'",
-        (state, pack_failure(failure), truncated, id),
+        "UPDATE messages SET state = ?, failure = ?, cut = ?, citations = ?"
+        " WHERE id = ? AND state = 'partial'",
+        (state, pack_failure(failure), truncated, _pack_citations(citations), id),
     )
     if not ended.rowcount:
         raise _not_found()
@@ -301,7 +309,7 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRecord:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
-    thinking, token_ids, failure, cut, mode, keep, *columns = more
+    thinking, token_ids, failure, cut, mode, keep, citations, *columns = more
     return MessageRecord(
         id=id,
         conversation=conversation,
@@ -318,7 +326,12 @@ def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRec
         truncated=bool(cut),
         mode=Mode(mode) if mode in tuple(Mode) else None,
         keep=keep if keep is not None and 0 <= keep <= 1 else None,
+        citations=None if citations is None else unpack(Citations, citations, None),
     )
+
+
+def _pack_citations(citations: Citations | None) -> str | None:
+    return None if citations is None else json.dumps(asdict(citations))
 
 
 def _not_found() -> StoreError:

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.errors import UserError
+from app.protocol.citations import Citations
 from app.protocol.options import EMBEDDED, Mode
 from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
 from app.protocol.reasons import Failure, Reason
@@ -111,7 +112,7 @@ class MessageRecord:
     the generated ids, `thinking` is the text between thinking tags, and `failure` is why it failed.
     `truncated`: the reply reached the maximum length or, if it was stopped, only repeated itself.
     `mode` and `keep` are those with which a reply was requested; None if unknown, and for
-    questions."""
+    questions. In the `citations` of a reply, messages are ids."""
 
     id: int
     conversation: int
@@ -128,6 +129,7 @@ class MessageRecord:
     truncated: bool = False
     mode: Mode | None = None
     keep: float | None = None
+    citations: Citations | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
+from app.protocol.citations import Citations
 from app.protocol.prompt import RetrievedPart
 from app.protocol.reasons import Failure
 from app.store import conversations, messages
@@ -85,18 +86,21 @@ class ReplyWriter:
         failure: Failure | None = None,
         revert_to: int | None = None,
         truncated: bool = False,
+        citations: Citations | None = None,
     ) -> Future[None]:
         """Like `finish`, without waiting: the future is done once the end is on disk. If it raises
         a StoreError, `end` may be called again; `close` does so, too. With `revert_to`, the branch
-        that ends with that message becomes the current one again. `truncated`: see
-        `records.MessageRecord`."""
+        that ends with that message becomes the current one again. `truncated` and `citations`:
+        see `records.MessageRecord`."""
         if self.ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = partial(self.end, state, stats, read_map, failure, revert_to, truncated)
+        self._last_end = partial(
+            self.end, state, stats, read_map, failure, revert_to, truncated, citations
+        )
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
-            messages.end_reply(connection, self.message, state, failure, truncated)
+            messages.end_reply(connection, self.message, state, failure, truncated, citations)
             if stats is not None:
                 messages.add_stats(connection, self.message, stats)
             if read_map is not None:

@@ -39,6 +39,7 @@ CREATE TABLE messages (
   cut INTEGER NOT NULL DEFAULT 0 CHECK (cut IN (0, 1)),
   mode TEXT,
   keep REAL,
+  citations TEXT,
   CHECK (parent < id)
 ) STRICT;
 CREATE INDEX messages_by_conversation ON messages(conversation);
@@ -125,9 +126,9 @@ END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
 """
-"""The columns `choices`, `attachments` and `pinned` are JSON, and so are `failure`, `reasons`,
-`fallback` and `guard`, which have codes and data. An answer's attachments are the files or parts of
-files that were retrieved for it. `document_index.py` describes `document_words`."""
+"""The columns `choices`, `attachments`, `citations` and `pinned` are JSON, and so are `failure`,
+`reasons`, `fallback` and `guard`, which have codes and data. An answer's attachments are the files
+or parts of files that were retrieved for it. `document_index.py` describes `document_words`."""
 
 
 class Condition(StrEnum):

@@ -50,7 +50,7 @@ _NOT_COMMANDS = frozenset(
         "message.spans",
     }
 )
-"""Bindings of no use while a command is typed, or the same as a command of the chat."""
+"""Bindings that are not listed: they are useless as a command, or the same as another one."""
 MAX_ENTRIES = 2_000
 """Names that are read in a folder."""
 MAX_SECONDS = 2.0
@@ -148,7 +148,7 @@ def typed_word(text: str) -> str | None:
 
 def command_word(text: str) -> str | None:
     """The word of a message that can only be meant as a command: a slash and letters, and nothing
-    else. None for `/`, `/etc/hosts` and all that has more words."""
+    else. None for `/`, `/etc/hosts` and texts of several words."""
     found = _COMMAND.fullmatch(text.strip())
     return None if found is None else found[1].lower()
 
@@ -159,8 +159,8 @@ def unknown_command(word: str, all_commands: Sequence[Command]) -> str:
     names += get_close_matches(word, [each.name for each in all_commands], 1)
     nearest = f" Did you mean /{names[0]}?" if names else ""
     return (
-        f"There is no command /{word}.{nearest} Type / to list all. With more words it is sent as a"
-        " question."
+        f"There is no command /{word}.{nearest} Type / to list all. If you add words, it is sent as"
+        " a question."
     )
 
 
@@ -307,10 +307,10 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         ),
         Binding(
             "tab", "complete", "Complete", id="completion.complete",
-            tooltip="Open the folder; otherwise as ⏎",
+            tooltip="Open the folder, or do the same as Enter",
         ),
-        Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above or below"),
-        Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row above or below"),
+        Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Move up or down"),
+        Binding("down", "move(1)", "Down", id="completion.down", tooltip="Move up or down"),
         Binding("escape", "dismiss", "Close", id="completion.close"),
     ]  # fmt: skip
 

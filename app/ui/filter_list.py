@@ -37,20 +37,21 @@ class FilterList(Vertical):
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "up", "move('cursor_up')", "Up", id="rows.up", tooltip="Row above or below",
+            "up", "move('cursor_up')", "Up", id="rows.up", tooltip="Move up or down",
             priority=True,
         ),
         Binding(
-            "down", "move('cursor_down')", "Down", id="rows.down", tooltip="Row above or below",
+            "down", "move('cursor_down')", "Down", id="rows.down", tooltip="Move up or down",
             priority=True,
         ),
         Binding(
-            "pageup", "move('page_up')", "Page up", id="rows.page_up", tooltip="A page up or down",
+            "pageup", "move('page_up')", "Page up", id="rows.page_up",
+            tooltip="Move a page up or down",
             priority=True,
         ),
         Binding(
             "pagedown", "move('page_down')", "Page down", id="rows.page_down",
-            tooltip="A page up or down", priority=True,
+            tooltip="Move a page up or down", priority=True,
         ),
     ]  # fmt: skip
 

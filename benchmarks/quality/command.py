@@ -17,7 +17,7 @@ from pathlib import Path
 from app import paths
 from app.chat import wording
 from app.chat.engine_session import EngineSession
-from app.chat.model_pairs import resolve_pair
+from app.chat.model_pairs import find_pair, resolve_pair
 from app.cli.ask import read_inputs
 from app.cli.main import INTERRUPTED
 from app.cli.options import parse_fraction, parse_keep, parse_prompt_length, whole
@@ -245,6 +245,8 @@ def _default_scoring(options: argparse.Namespace) -> Scoring:
         draft = EMBEDDED
     if draft is None or draft == BUILT_IN:
         return Scoring.BUILT_IN
+    if find_pair(target, draft).draft_is_encoder:
+        return Scoring.BUILT_IN
     return Scoring.BOTH if draft == EMBEDDED else Scoring.JOINED
 
 
@@ -266,7 +268,7 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
     load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
     load = replace(load, only_quotes=False)  # measure the model's own answers
     needed = [scoring for scoring in settings.scorings if scoring.needs_draft]
-    if load.draft is None and needed:
+    if (load.draft is None or load.draft_is_encoder) and needed:
         free = ",".join(s for s in Scoring if not s.needs_draft)
         raise UserError(
             f"The scoring {str(needed[0])!r} needs a draft model",

@@ -61,7 +61,7 @@ def _find_once(passage: str, text: str) -> tuple[int, int] | None:
     return found[0] if len(found) == 1 else None
 
 
-def _load_facts(file: str) -> tuple[Fact, ...]:
+def load_facts(file: str) -> tuple[Fact, ...]:
     """Facts with alternating documents: the first fact of each, then the second of each, and so
     on."""
     loaded = load(file)["facts"]
@@ -78,7 +78,7 @@ def facts_of(suite: str) -> tuple[Fact, ...]:
     kind = _kind(suite)
     if kind == SEVERAL:
         kind = "english"
-    return _load_facts(f"passages/{kind}.toml" if suite in ASKED_ONCE else "real.toml")
+    return load_facts(f"passages/{kind}.toml" if suite in ASKED_ONCE else "real.toml")
 
 
 def _kind(suite: str) -> str:

@@ -86,7 +86,9 @@ def test_copying_measures_steps_and_equal_answers(monkeypatch: pytest.MonkeyPatc
     question = Document(whole.name, whole.text[-6000:]), copying.QUESTION
     monkeypatch.setattr(copying, "tasks", lambda target: {"quoting": [question]})
     options = Options(1, (256,), shapes=("quick",), tokens=24)
-    steps, answer = measured(copying.BENCH, options).rows
+    steps, *forced, answer = measured(copying.BENCH, options).rows
+    assert [row["what"] for row in forced] == list(copying.FORCED)
+    assert all(row.median("same") == 1 for row in forced)
     found = only_run(steps)
     assert found["gain_0.9"] > found["gain_0.5"] >= 1
     assert all(found[f"cost_{size}"] > 0 for size in (2, 4, 8, 16))

@@ -1,7 +1,7 @@
 """The whole program, but for its screen, until it is killed:
 `python -m tests.chat.killed FOLDER SEED [slowly]`.
 
-It opens the store, loads the embedded pair, asks about a document, streams the
+It opens the store, loads the demo pair, asks about a document, streams the
 answers into the store, recalls and saves snapshots while nothing is asked.
 
 Says on standard output, a line of JSON each: `{"phase": NAME}` when one begins, and

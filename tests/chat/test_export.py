@@ -229,7 +229,7 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     text = exported(store, rich(store), to_markdown)
     assert text.startswith("# Who pays?\n\n## You · 20")
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
-    assert "\n## Quote · 20" in text, "the embedded pair answered"
+    assert "\n## Demo model · 20" in text, "the demo pair answered"
     assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · Less sure" in text
     fell_back = "Sparse reading failed (no draft), so everything was read."
     assert f"\n*Read everything (97% new) in 1.2 s · {fell_back} · " in text

@@ -70,21 +70,21 @@ def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
 def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(None) == unsure_note(STATISTICS) == ""
     unsure = replace(STATISTICS, unsure=True)
-    assert unsure_note(unsure) == "Less sure than usual, having read 4%"
+    assert unsure_note(unsure) == "Less sure than usual after reading 4%"
 
 
 def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
     known = replace(STATISTICS, reused_tokens=750, recalled_tokens=40, confidence=0.926, **PROPOSED)
     assert reading_details(known, read_on=2) == [
         ("Read", "1,000 of 25,000 tokens, sparse"),
-        ("Reused", "750 tokens that were cached before"),
-        ("Recalled", "40 tokens skipped in earlier turns"),
-        ("Read on", "2 passages while answering"),
+        ("Reused", "750 tokens from the cache"),
+        ("Recalled", "40 tokens skipped by earlier turns"),
+        ("Also read", "2 passages while answering"),
         ("Mode", "auto, keep 12%"),
         ("First word", "after 3.2 s"),
         ("Phases", "tokenise, score 2.0 s"),
         ("Answer", "61 tokens in 2.0 s, 30 a second"),
-        ("Proposed", "60 tokens in 10 steps: 75% accepted, 4.5 a step"),
+        ("Proposed", "60 tokens in 10 steps: 75% accepted, 4.5 tokens a step"),
         ("Certainty", "mean token probability 93%"),
         ("Memory", "peak 1 GB"),
         ("Why", "A sparse read is expected to take 3.2 s, a full read 41 s."),
@@ -112,7 +112,7 @@ def test_a_failure_of_sparse_reading_is_the_reason() -> None:
 )
 def test_a_speed_gain_is_shown_only_if_there_was_one(plain_rate: float, faster: str) -> None:
     rows = dict(reading_details(replace(STATISTICS, plain_rate=plain_rate, **PROPOSED)))
-    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% accepted, 4.5 a step{faster}"
+    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% accepted, 4.5 tokens a step{faster}"
 
 
 def test_activities_are_named_in_plain_words() -> None:
@@ -176,12 +176,12 @@ def test_a_shortage_of_memory_says_what_would_fit() -> None:
     data = {"reading": 12_000, "needed": 8 << 30, "free": 5 << 30}
     options = {"sparse": True, "keep": 12, "full_tokens": 4_000}
     assert failure(Failure(FailureKind.NOT_ENOUGH_MEMORY, data | options)).sentence == (
-        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: lower keep to 12 % or less,"
-        " or attach less (up to 4,000 tokens can be read in full), or close other programs, or"
-        " choose a smaller model."
+        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: lower keep to"
+        " 12 % or less, or attach less (up to 4,000 tokens can be read in full), or"
+        " close other programs, or choose a smaller model."
     )
     only_sparse = reason(Reason(ReasonCode.ONLY_SPARSE_FITS, data))
-    assert only_sparse.endswith("but only 5 GB is free, so only a part of it is read.")
+    assert only_sparse.endswith("but only 5 GB is free, so only a part is read.")
 
 
 def test_the_chosen_keep_is_shown_with_its_limit() -> None:

@@ -134,7 +134,8 @@ def test_a_folder_is_read_and_told(room: Path, capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert "docs/text.txt: " in out
     assert err.startswith(f"Read docs: 1 file, {len(TEXT) / 1000:.0f} KB; skipped 1: 1 binary.\n")
-    assert "Skipped: docs/binary is a binary file: only text and PDF files are supported.\n" in err
+    advice = "only text, PDF and office documents are supported"
+    assert f"Skipped: docs/binary is a binary file: {advice}.\n" in err
 
 
 REFUSALS = {
@@ -219,6 +220,18 @@ def test_a_narrow_terminal_still_gets_a_map(
     file = str(room / "text.txt")
     assert run(_ask(room, "-f", file, "--keep", "0.1", "--max-tokens", "1", "--map", "?")) == 0
     assert " selected\n" in capsys.readouterr().out
+
+
+def test_what_was_not_read_is_in_the_json_too(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = room / "notes"
+    folder.mkdir()
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "binary").write_bytes(b"\0")
+    run(_ask(room, "-f", str(folder), "--json", "--keep", "0.2", "--max-tokens", "1", "What?"))
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (first["event"], first["path"], first["reason"]) == ("Skipped", "notes/binary", "binary")
 
 
 def test_a_failure_is_in_the_json_too(

@@ -94,7 +94,7 @@ def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report(Turn(1, Question("Why?")), Conversation())
     gone = Failure(FailureKind.MACHINE_LOST, {"machine": "\x1b[1m10.0.0.2", "error": "closed"})
     report.show(HostsLost(1, gone, "big"))
-    assert capsys.readouterr().err.startswith("␛[1m10.0.0.2 no longer responds (closed)")
+    assert capsys.readouterr().err.startswith("␛[1m10.0.0.2 stopped responding (closed)")
     report.show(LoadingAlone(gone))
     assert "Loading the target on this machine…" in capsys.readouterr().err
 

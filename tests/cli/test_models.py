@@ -223,7 +223,7 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith(f"{BIG} · qwen3_5, 9.0 billion parameters")
-    built_in = "the built-in draft · r 0.00 · nothing to download · fits 256K · the default"
+    built_in = "the built-in scorer · r 0.00 · nothing to download · fits 256K · the default"
     assert lines[1].strip() == f"4.5x  {built_in}"
     assert lines[2].strip().startswith(f"3.1x  {SMALL}")
     assert lines[2].endswith("the pair fits 256K")
@@ -252,8 +252,8 @@ def test_what_a_draft_needs_is_what_it_adds_to_the_estimate(shell: Shell) -> Non
 def test_without_any_draft_model_the_built_in_draft_is_listed(shell: Shell) -> None:
     status, out, _ = shell("pair", "mlx-community/Mistral-Small-3.1-24B-Instruct-2503-4bit")
     assert status == 0
-    assert "the built-in draft" in out.splitlines()[1]
-    assert "No draft model is known" in out
+    assert "the built-in scorer" in out.splitlines()[1]
+    assert "No other draft model is known" in out
 
 
 def test_the_default_of_the_embedded_target_is_its_own_draft(shell: Shell) -> None:
@@ -287,7 +287,7 @@ def test_how_a_model_samples_is_shown(shell: Shell, hub: FakeHub) -> None:
     assert shell("pull", "org/sampled")[0] == 0
     out = shell("show", "org/sampled")[1]
     assert "Sampling by default: temperature 0.6, top-p 0.95." in out
-    assert "top_k (it must be from 0 to 1,000,000), which is ignored." in out
+    assert "which are ignored: top_k (it must be from 0 to 1,000,000)." in out
 
 
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
@@ -336,7 +336,7 @@ def test_a_model_at_the_hub_that_nobody_knows(shell: Shell, hub: FakeHub, remote
     status, out, _ = shell("fit", remote, "--memory", "8GB")
     assert status == 0
     assert f"{remote} · qwen3" in out
-    assert "with the built-in draft" in out
+    assert "with the built-in scorer" in out
     assert not any(asked.path.endswith(".safetensors") for asked in hub.asked)
 
 
@@ -357,14 +357,14 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
     assert fits[0].endswith("to download · fits 256K")
-    assert "With the built-in draft, the first word comes 4.5x as fast" in out
+    assert "With the built-in scorer, the first word comes 4.5x as fast" in out
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))
     assert (big["fits"], big["draft"], big["installed"]) == (0, "builtin", False)
 
 
 def test_the_built_in_draft_is_the_default_of_an_estimate(shell: Shell) -> None:
-    assert shell("fit", BIG, "--memory", "16GB")[1].splitlines()[1] == "with the built-in draft"
+    assert shell("fit", BIG, "--memory", "16GB")[1].splitlines()[1] == "with the built-in scorer"
 
 
 def test_a_users_own_catalogue(shell: Shell, home: Path) -> None:

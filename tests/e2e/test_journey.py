@@ -1,5 +1,5 @@
 """What a new user does on the first day, from the first screen to the second start: the real
-program on the embedded pair, in a real terminal."""
+program on the demo pair, in a real terminal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("Escape")
     terminal.wait_for("■ stopped", "‹ 2/2 ›", seconds=PATIENCE)
     terminal.press("Tab")
-    terminal.wait_for("^G at keep")
+    terminal.wait_for("^G other keep")
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
@@ -73,7 +73,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.wait_for("Passages", "read 2", "importan")  # the row may be read, or not
     terminal.type("/")
     terminal.type("terminal interaction")
-    terminal.wait_for("hit", "NOT READ")
+    terminal.wait_for("hit ", "not read (Space")
     terminal.press("Escape")
     terminal.wait_for("p prev")
     terminal.press("Space")
@@ -101,7 +101,7 @@ def _looks_after_conversations(terminal: Terminal) -> None:
     terminal.press("C-z")
     terminal.wait_for("Restored", "The licence")
     terminal.press("Enter")
-    terminal.wait_for("specchat  The licence", ANSWER, "^G at keep")  # at the message found
+    terminal.wait_for("specchat  The licence", ANSWER, "^G other keep")  # at the message found
     terminal.type("and then?")
     terminal.wait_for("❯ and then?")
 
@@ -123,7 +123,7 @@ def _changes_the_theme(terminal: Terminal) -> str:
 
 @pytest.mark.slow
 def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) -> None:
-    """The embedded pair over two processes: the worker is killed in the middle of an answer."""
+    """The demo pair over two processes: the worker is killed in the middle of an answer."""
     theirs, ours = own_folders(tmp_path / "worker"), own_folders(tmp_path / "first")
     run = [*PROGRAM, "worker", "127.0.0.1", "--port", "0"]
     with Terminal(run, size=(160, 10), folder=ROOT, environment=theirs) as worker:

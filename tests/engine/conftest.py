@@ -65,7 +65,7 @@ def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
 
 @pytest.fixture(scope="module")
 def writer() -> Iterator[EngineSession]:
-    """The embedded pair with `only_quotes` off, so that the target writes its answers."""
+    """The demo pair with `only_quotes` off, so that the target writes its answers."""
     with EngineSession() as session:
         session.load(replace(resolve_pair(), only_quotes=False))
         yield session

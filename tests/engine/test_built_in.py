@@ -1,4 +1,4 @@
-"""The built-in draft, with a target whose embeddings are random."""
+"""The built-in scorer, with a target whose embeddings are random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from mlx import nn
 
 from app.chat.model_pairs import resolve_pair
-from app.engine.model import text_encoder
+from app.engine.model import encoder_tokenizer
 from app.engine.model.embeddings import (
     COMMON_DIRECTIONS,
     EmbeddingSpace,
@@ -23,12 +23,9 @@ from app.engine.model.embeddings import (
 )
 from app.engine.model.text_encoder import (
     BATCH,
-    PIECE,
     STRIDE,
-    Shape,
     TextEncoder,
     built_in_encoder,
-    encode,
 )
 from app.engine.pair_loader import load_pair
 from app.engine.scorers.built_in import (
@@ -46,7 +43,6 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase, Reading
 from app.util.assets import assets_path
-from app.util.sentences import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
 from tests import tiny
 from tests.engine.driver import Driver, question
 
@@ -107,7 +103,7 @@ def test_tokenising_in_parts_gives_the_same_tokens(
     texts += ["".join(map(chr, range(0x250))) + "x" * 300, "e\u0301 \u0301e " * 40]
     shares = [encoder.known_share(text) for text in texts]
     whole = encoder.encode_texts(texts, nothing, remember=False)
-    monkeypatch.setattr(text_encoder, "PART", part)
+    monkeypatch.setattr(encoder_tokenizer, "PART", part)
     assert [encoder.known_share(text) for text in texts] == shares
     for one, other in zip(encoder.encode_texts(texts, nothing, remember=False), whole, strict=True):
         assert np.array_equal(one.borders, other.borders)
@@ -140,29 +136,6 @@ def test_any_text_can_be_encoded(text: str) -> None:
     (pieces,) = TextEncoder(assets_path() / "encoder").encode_texts([text], nothing)
     assert len(pieces.borders) == len(pieces.vectors) + 1
     assert np.isfinite(pieces.vectors).all()
-
-
-def test_padding_does_not_change_a_vector() -> None:
-    rng = np.random.default_rng(0)
-    weights = {
-        name: mx.array(rng.normal(size=size).astype(np.float32))
-        for name, size in {
-            "tokens": (9, 8),
-            "positions": (PIECE, 8),
-            **{f"norm.{part}": (8,) for part in ("weight", "bias")},
-            **{
-                f"0.{name}.{part}": (8, 8) if part == "weight" else (8,)
-                for name in ("query", "key", "value", "output", "up", "down")
-                for part in ("weight", "bias")
-            },
-            **{f"0.norm_{n}.{part}": (8,) for n in (1, 2) for part in ("weight", "bias")},
-        }.items()
-    }
-    shape = Shape(1, 2, PIECE)
-    ids = mx.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]])
-    both = encode(weights, shape, ids, ids != 0)
-    alone = encode(weights, shape, ids[:1, :3], ids[:1, :3] != 0)
-    assert np.allclose(both[:1], alone, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +221,7 @@ def test_the_built_in_draft_is_the_default_and_has_a_name() -> None:
     assert resolve_pair(target).draft is None
     assert resolve_pair(target, BUILT_IN) == resolve_pair(target)
     assert resolve_pair("embedded", BUILT_IN).draft is None
-    assert resolve_pair("embedded").draft is not None, "the embedded target has its own"
+    assert resolve_pair("embedded").draft is not None, "the demo target has its own"
 
 
 ASKED = {
@@ -259,7 +232,7 @@ ASKED = {
 
 
 def test_a_target_without_a_draft_reads_sparsely() -> None:
-    """The embedded target has only 4 million parameters."""
+    """The demo target has only 4 million parameters."""
     driver, found = Driver(64), 0
     try:
         driver.engine.send(Load(str(target_path())))
@@ -281,33 +254,6 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
     finally:
         driver.close()
     assert found >= 2
-
-
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        ("Who leads it? And where is it?", ["Who leads it?", "And where is it?"]),
-        ("谁负责？在哪里？", ["谁负责？", "在哪里？"]),
-        ("Who leads it?", ["Who leads it?"]),
-        ("Tell me who leads it.", ["Tell me who leads it."]),
-        ("(Who leads it?) Say where Mr. X is.", ["(Who leads it?)", "Say where Mr. X is."]),
-        ("", [""]),
-        ("?", ["?"]),
-        ("a? " * MAX_QUESTIONS, ["a?"] * MAX_QUESTIONS),
-    ],
-)
-def test_each_question_of_a_message_is_searched_separately(text: str, asked: list[str]) -> None:
-    assert questions_in(text) == asked
-
-
-@pytest.mark.parametrize("count", [1, MAX_QUESTIONS, 100 * MAX_QUESTIONS])
-def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
-    text = "Is it so? " * count + "It is so. " * 2000
-    parts = questions_in(text)
-    assert " ".join(parts) == text.rstrip()
-    assert len(parts) <= 2 * max(MAX_PARTS, len(text) / LONGEST) + MAX_QUESTIONS
-    assert max(map(len, parts)) <= LONGEST
-    assert parts[0] == "Is it so?" or count > MAX_QUESTIONS
 
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from app.engine.cache.caches import (
     UnsupportedCache,
     WindowedCache,
     flatten,
+    nbytes,
     positioned_layers,
     reserve_capacity,
     to_positioned,
@@ -39,6 +41,7 @@ from app.engine.cache.prefill import (
     set_next_position,
 )
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
@@ -53,7 +56,7 @@ from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.oracle import difference
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
-from tests.tiny import PURE, SLIDING, VOCABULARY, WINDOW, build
+from tests.tiny import PURE, RECURRENT, SLIDING, VOCABULARY, WINDOW, build
 
 ascending = st.lists(st.integers(0, 400), unique=True, min_size=1).map(sorted)
 
@@ -538,3 +541,49 @@ def test_windowed_layers_attend_only_to_their_window(
     recalled = [(keys, stored) for recalls, keys, stored in given if recalls]
     assert len(recalled) > 4
     assert all(keys < stored / 4 for keys, stored in recalled)
+
+
+def test_checkpoints_that_save_the_fewest_tokens_are_dropped() -> None:
+    """The lasting ones and the last two stay; the others are spread evenly over what was read."""
+    model = build("qwen3_5")
+    prefix = PrefixCache(lambda: make_positioned_cache(model))
+    ids = np.arange(400, dtype=np.int32) % VOCABULARY
+    for end in range(20, 401, 20):
+        part = np.arange(end - 20, end, dtype=np.int32)
+        prefix.prefill_at(model, ids, part[part % 40 < 30], StepSize(32), lambda done: None)
+        prefix.add_checkpoint(8, lasting=end in (20, 60))
+    found = np.array([point.position for point in prefix.checkpoints])
+    assert len(found) == 8
+    assert found[:2].tolist() == [20, 60]
+    assert np.diff(found[1:-1]).max() <= 100
+
+
+_LINEAR = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
+WIDE: dict[str, dict[str, Any]] = {
+    "qwen3_5": _LINEAR,
+    "qwen3_next": _LINEAR,
+    "nemotron_h": {"ssm_state_size": 64, "mamba_num_heads": 16},
+    "lfm2": {"hidden_size": 1024, "block_dim": 1024, "head_dim": 256},
+    "granitemoehybrid": {"mamba_d_state": 64, "mamba_n_heads": 16},
+    "falcon_h1": {"mamba_d_state": 64, "mamba_n_heads": 16, "mamba_d_ssm": 256},
+}
+"""States that are large compared with the 16 KB by which MLX's arrays may differ from views."""
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_memory_of_checkpoints_is_predicted_within_a_tenth(name: str) -> None:
+    """States that are slices of a step's arrays do not keep these alive."""
+    model = build(name, **WIDE[name])
+    prefix = PrefixCache(lambda: make_positioned_cache(model))
+    ids = np.arange(2304, dtype=np.int32) % VOCABULARY
+    for part in np.split(np.arange(2304, dtype=np.int32), 9):
+        prefix.add_checkpoint(10)
+        prefix.prefill_at(model, ids, part, StepSize(256), lambda done: None)
+    prefix.eval()
+    predicted = 8 * CacheSize.of(prefix.cache).state_bytes
+    assert sum(nbytes(c) for p in prefix.checkpoints for c in p.states.values()) == predicted
+    gc.collect()
+    before = mx.get_active_memory()
+    prefix.checkpoints = []
+    gc.collect()
+    assert before - mx.get_active_memory() == pytest.approx(predicted, rel=0.1)

@@ -380,7 +380,7 @@ def test_a_pair_is_timed_on_request(folders: dict[str, Path], tmp_path: Path) ->
         session.load(Load(str(folders["target"])))
         costs = session.calibrate()
         assert costs.sparse is not None
-        assert costs.draft == FREE, "the built-in draft is timed with the rest of the turn"
+        assert costs.draft == FREE, "the built-in scorer is timed with the rest of the turn"
     assert len(list(tmp_path.glob("*.json"))) == 6, "three pairs, and their three models"
 
 

@@ -1,4 +1,4 @@
-"""The embedded pair end to end finds the answers; a broken scorer does not."""
+"""The demo pair end to end finds the answers; a broken scorer does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.cli.demo import KEEP
 from app.engine.pair_loader import load_pair
 from app.engine.scorers import attention
 from app.engine.turn.costs import first_costs
-from app.engine.turn.quotation import NOTHING_FOUND
+from app.engine.turn.quotation import CANDIDATES, NOTHING_FOUND, PASSAGES_FOUND
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
 from app.protocol.prompt import Document
@@ -31,6 +31,7 @@ SENTENCE = (
     " infringement)."
 )
 
+LINK = "Can I link with the Affero license?"
 VIOLATION = "How many days do I have to fix a violation?"
 
 
@@ -156,14 +157,30 @@ def test_the_embedded_pair_answers_from_the_selected_sentence(
     session: EngineSession, licence: Document, mode: Mode
 ) -> None:
     short = Document(licence.name, licence.text[-14000:])
-    finished, statistics, events = _answer(session, Question(VIOLATION, (short,), mode))
+    finished, statistics, events = _answer(session, Question(LINK, (short,), mode))
     assert finished.text in short.text
-    assert "30 days after" in finished.text
+    assert "permission to link or combine" in finished.text
     assert statistics.generated_tokens > 20
     assert statistics.confidence is None, "it did not choose the words"
     for selected in [event for event in events if isinstance(event, Selected)]:
         start = short.text.index(finished.text)
         assert any(t.start <= start and start + 20 <= t.end for t in selected.texts)
+
+
+def test_the_embedded_pair_shows_candidates_if_no_passage_clearly_answers(
+    session: EngineSession, licence: Document
+) -> None:
+    finished, _, events = _answer(session, Question(VIOLATION, (licence,), Mode.SPARSE))
+    introduction, *candidates = re.split(
+        r"\n\n\d\. gpl-3.0.txt, lines [\d,]+ to [\d,]+:\n\n", finished.text
+    )
+    assert introduction == PASSAGES_FOUND
+    assert len(candidates) == CANDIDATES
+    assert any("30 days after" in _flat(each) for each in candidates)
+    (selected,) = [event for event in events if isinstance(event, Selected)]
+    for each in candidates:
+        start = licence.text.index(each)
+        assert any(t.start <= start and start + len(each) <= t.end for t in selected.texts)
 
 
 def test_the_embedded_pair_reports_that_it_found_nothing(

@@ -539,7 +539,7 @@ def test_asking_without_a_model_and_loading_nonsense_fail_cleanly(
     assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
     finished = driver.answer(question())
     assert finished.statistics.fallback is None
-    assert finished.statistics.reading is Reading.SPARSE, "the built-in draft chooses"
+    assert finished.statistics.reading is Reading.SPARSE, "the built-in scorer chooses"
 
 
 class PanicException(BaseException):

@@ -19,7 +19,7 @@ Slowness = Callable[[float], float]
 
 PATHS: dict[str, list[Step]] = {
     "full": [Step(Phase.PREFILL, 60.0), Step(Phase.DECODE, 0.2)],
-    "built-in draft": [
+    "built-in scorer": [
         Step(Phase.SCORE, 3.0, ScoringPart.BUILT_IN),
         Step(Phase.PREFILL, 40.0),
         Step(Phase.DECODE, 0.2),
@@ -102,7 +102,7 @@ def test_the_forecast_adapts_to_the_machines_speed(
     assert share_within(played, 1.5) >= (0.6 if factor != 1.0 else 0.999)
 
 
-@pytest.mark.parametrize("path", ["full", "built-in draft", "joined"])
+@pytest.mark.parametrize("path", ["full", "built-in scorer", "joined"])
 @pytest.mark.parametrize("factor", [3.0, 1 / 3])
 def test_the_forecast_adapts_to_a_change_of_speed(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +167,7 @@ def test_a_repeated_phase_and_a_new_prediction_start_over(monkeypatch: pytest.Mo
 def test_a_slow_short_step_hardly_changes_the_forecast_of_a_long_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = PATHS["built-in draft"]
+    path = PATHS["built-in scorer"]
     slow_scorer = [Step(Phase.SCORE, 15.0, ScoringPart.BUILT_IN), *path[1:]]
     for shown, _ in play(slow_scorer, lambda at: 1.0, monkeypatch, path).etas[TICKS + 2 :]:
         assert shown < 2.2 * 40, "not five times as much"

@@ -320,7 +320,7 @@ def test_statistics_cover_the_whole_answer_and_are_not_used_as_timings(
     assert statistics.decode_seconds > 0
     assert sum(part.seconds for part in statistics.phases) == pytest.approx(statistics.ttft)
     after = [each for each in spread.driver.events[lost_at:] if isinstance(each, CostsUpdated)]
-    assert len(after) == 1, "what is known of the pair, and nothing new"
+    assert len(after) == 1, "only what was known about the pair before"
     spread.driver.close()
 
 

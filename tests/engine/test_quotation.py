@@ -7,23 +7,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.model.prompt import PromptText
+from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import built_in_encoder
-from app.engine.turn.quotation import MIN_SCORE, best_quote
+from app.engine.turn import quotation
+from app.engine.turn.quotation import (
+    CANDIDATES,
+    NOTHING_FOUND,
+    PASSAGES_FOUND,
+    Found,
+    find_quotes,
+    quote,
+)
+from app.protocol.prompt import Document, Message, Role
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
 
 GPL = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
-VIOLATION = "How many days do I have to fix a violation?"
 
 
 def text(content: str, document: int | None = 0) -> PromptText:
     return PromptText(0, document, False, 7, np.arange(len(content) + 1), content)
 
 
+def find(question: str, *texts: PromptText) -> Found:
+    return find_quotes(texts, question, built_in_encoder(), lambda done, of: None)
+
+
 def quoted(question: str, *texts: PromptText) -> str | None:
-    found = best_quote(texts, question, built_in_encoder(), lambda done, of: None)
-    return found.text if found is not None and found.score >= MIN_SCORE else None
+    """The passage given as the answer."""
+    found = find(question, *texts)
+    return found.quotes[0].text if found.answers else None
 
 
 @given(st.text(alphabet="ab .?!\n。`#", max_size=60) | st.text(max_size=2000))
@@ -50,7 +63,6 @@ def test_long_lines_are_split_between_words() -> None:
 @pytest.mark.parametrize(
     ("question", "part"),
     [
-        (VIOLATION, "prior to 30 days after"),
         ("May I charge money for a copy?", "any price or no price"),
         ("When may network access be denied?", "adversely affects the operation"),
     ],
@@ -76,9 +88,7 @@ def test_a_quote_knows_its_tokens() -> None:
     content = (
         "Nothing here at all.\n\nThe dog of our neighbours barks at night. So it is.\n\nThe end."
     )
-    found = best_quote(
-        [text(content)], "When does the dog bark?", built_in_encoder(), lambda done, of: None
-    )
+    (found,) = find("When does the dog bark?", text(content)).shown
     assert found.tokens == (7 + content.index("The dog"), 7 + content.index("\n\nThe end"))
 
 
@@ -130,3 +140,53 @@ def test_brackets_and_quotation_marks_need_only_linear_time() -> None:
         many = piece * 50_000
         assert units(many)[-1].end == len(many.rstrip())
         quoted(f"What is {piece * 20_000}?", text("The dog barks at night."))
+
+
+def answered(question: str, *documents: Document) -> tuple[Prompt, str]:
+    texts = tuple(text(each.text, number) for number, each in enumerate(documents))
+    ids = np.zeros(7 + max(len(each.text) for each in documents), np.int32)
+    messages = (Message(Role.USER, question, documents),)
+    return quote(Prompt(ids, (), {}, texts=texts), messages, question, lambda done, of: None)
+
+
+VILLAGES = (
+    "The village of Alm has a church and a mill.\nIts mill was built in 1650.\n\n"
+    "The village of Bech has a church and a school.\n\n"
+    "The village of Cron has a church and a harbour.\n\n"
+    "The village of Dorn has a church and a market.\n\n"
+    "Nothing else is known."
+)
+
+
+def test_if_no_passage_leads_the_nearest_are_shown_as_candidates_with_their_lines() -> None:
+    other = Document("trees.txt", "Oaks grow slowly and live long in this part of the land.")
+    part = Document("villages.txt", VILLAGES, line=40)
+    prompt, answer = answered("Which village has a church?", part, other)
+    assert answer.startswith(f"{PASSAGES_FOUND}\n\n1. villages.txt, line")
+    assert answer.count("\n\nThe village of ") == CANDIDATES == len(prompt.user_pins)
+    assert "villages.txt, line 43:\n\nThe village of Bech has a church and a school." in answer
+    assert "trees.txt" not in answer
+
+
+def test_what_a_document_is_about_is_answered_by_its_beginning() -> None:
+    trees = Document("trees.txt", "Oaks grow slowly and live long in this part of the land.")
+    _, answer = answered("What is this about?", Document("villages.txt", VILLAGES), trees)
+    assert "1. villages.txt, lines 1 to 2:\n\nThe village of Alm" in answer
+    assert "2. trees.txt, line 1:\n\nOaks" in answer
+
+
+def test_a_passage_over_several_lines_has_the_numbers_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotation, "MIN_LEAD", 100)
+    _, answer = answered("When was the mill built?", Document("villages.txt", VILLAGES))
+    assert "\n\n1. villages.txt, lines 1 to 2:\n\nThe village of Alm" in answer
+
+
+def test_the_answer_alone_is_pinned_and_nothing_if_nothing_is_near() -> None:
+    villages = Document("villages.txt", VILLAGES)
+    prompt, answer = answered("When was the mill of Alm built?", villages)
+    assert answer == VILLAGES.partition("\n\n")[0]
+    assert prompt.user_pins == ((7, 7 + len(answer)),)
+    prompt, answer = answered("How do I reset my password?", villages)
+    assert (answer, prompt.user_pins) == (NOTHING_FOUND, ())

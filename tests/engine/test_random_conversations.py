@@ -4,7 +4,7 @@ equals that of a fresh model in which each token sees what had been read at its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,9 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.prefill import StepSize
+from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, set_next_position
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
+from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
+from app.engine.memory.cache_pool import BackgroundPrefill
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
@@ -238,6 +240,108 @@ def converse(seed: int, folder: Path) -> list[str]:
     for _ in range(TURNS):
         conversation.step()
     return conversation.done
+
+
+class HybridConversation(Conversation):
+    """The same with a model that has recurrent layers. They read the tokens in order, so the oracle
+    feeds all cached tokens in order to an empty cache. Reads are cancelled at random, and skipped
+    tokens are read in the background."""
+
+    def __init__(self, model: Any, seed: int, folder: Path) -> None:
+        super().__init__(model, seed, folder)
+        self.chat.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+
+    def ask(self) -> None:
+        needed = tuple(self.random.sample(range(CHUNKS), self.random.randint(1, 2)))
+        if self.random.random() < 0.2:
+            self.cancel_after(self.random.randint(1, 3), needed)
+        full = self.random.random() < 0.05
+        self.same(self.chat.read(self.prompt(), None if full else needed))
+        assert self.chat.reader is not None
+        if self.chat.reader.reused_tokens > DOCUMENT[0]:
+            self.done.append("reused")
+        self.same(None)
+
+    def cancel_after(self, steps: int, needed: tuple[int, ...]) -> None:
+        real, done = PrefixCache._fill, 0
+
+        def fill(target: PrefixCache, *given: Any, **named: Any) -> None:
+            nonlocal done
+            if (done := done + 1) > steps:
+                raise TurnCancelled
+            real(target, *given, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PrefixCache, "_fill", fill)
+            with suppress(TurnCancelled):
+                self.chat.read(self.prompt(), needed)
+                return
+        self.done.append("cancelled")
+        assert find_mismatch(self.target) is None
+
+    def answer(self) -> None:
+        answer = self.tokens(self.random.randint(*ANSWER))
+        ids = np.concatenate([self.prompt().ids, answer])
+        for end in range(len(ids) - len(answer) + 1, len(ids) + 1):
+            logits = self.chat._feed(ids[end - 1 : end], ids[:end])
+        self.same(logits)
+        self.turns.append(answer)
+        if self.random.random() < 0.1 and self.target.has_gaps:
+            self.done.append("background")
+            background = BackgroundPrefill(self.chat.models.target, self.chat.conversation)
+            while not background.step():
+                pass
+            assert self.target.cached.all()
+
+    def same(self, logits: mx.array | None) -> None:
+        """Without `logits`, compare one of the checkpoints with the oracle."""
+        target = self.target
+        assert find_mismatch(target) is None, self.done
+        if logits is not None:
+            assert difference(logits, self.logits_after(len(target))) < TOLERANCE, self.done
+            return
+        position = self.random.choice(target.checkpoints).position
+        twin = target.fork(position)
+        assert len(twin) == position
+        set_next_position(twin.cache, LONGEST)
+        found = self.model(mx.array([[7]]), cache=twin.cache)[0, -1]
+        assert difference(found, self.logits_after(position, 7)) < TOLERANCE, self.done
+
+    def logits_after(self, length: int, following: int | None = None) -> mx.array:
+        """Logits after the first `length` tokens, as far as cached, and one at `LONGEST`."""
+        positions = np.flatnonzero(self.target.cached[:length]).astype(np.int32)
+        ids = self.target.ids[positions]
+        if following is not None:
+            ids, positions = np.append(ids, following), np.append(positions, LONGEST)
+        positions = positions.astype(np.int32)
+        cache = make_positioned_cache(self.model)
+        return forward(self.model, cache, ids.astype(np.int32), positions)[0, -1]
+
+
+def converse_with_hybrid(name: str, seed: int, folder: Path) -> list[str]:
+    conversation = HybridConversation(build(name), seed, folder)
+    for _ in range(TURNS):
+        conversation.step()
+    return conversation.done
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "nemotron_h"])
+def test_every_answer_of_a_hybrid_equals_the_oracle(name: str, tmp_path: Path) -> None:
+    assert "reused" in converse_with_hybrid(name, 0, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_5", "nemotron_h"])
+def test_fifty_random_conversations_with_a_hybrid_equal_the_oracle(
+    name: str, tmp_path: Path
+) -> None:
+    done = [
+        what
+        for seed in range(50)
+        for what in converse_with_hybrid(name, seed, tmp_path / str(seed))
+    ]
+    for what in ("edit", "again", "restart", "go back", "cancelled", "background", "reused"):
+        assert done.count(what) > 5, what
 
 
 @pytest.mark.parametrize("seed", range(2))

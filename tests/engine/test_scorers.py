@@ -1,4 +1,4 @@
-"""The default scorers: a draft's attention, and its combination with the built-in draft."""
+"""The default scorers: a draft's attention, and its combination with the built-in scorer."""
 
 from __future__ import annotations
 

@@ -25,19 +25,22 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
+from app.engine.model.speculation import Gate, Proposal
+from app.engine.model.token_stream import CopyIndex
 from app.engine.progress import LoadError, TurnCancelled
 from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
 from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
-from app.protocol.options import BackgroundPolicy
+from app.protocol.options import BackgroundPolicy, Sampling
 from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.engine.oracle import difference
 from tests.engine.spread import LocalShards, spread_over
 from tests.engine.test_prefix_sharing import Pool, few, operate
+from tests.engine.test_token_stream import nearly
 
 mlx_patches.install()
 __all__ = ["few"]
@@ -113,6 +116,26 @@ def test_a_draft_that_cannot_be_loaded_ends_the_ranks(tmp_path: Path) -> None:
     failed = spread.load(target, tmp_path / "draft", Hosts((Host("other"),)))
     assert isinstance(failed, Failed)
     assert made[0].closed
+
+
+def test_answers_of_a_sharded_hybrid_are_the_same_with_speculation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always(self: Gate, kind: int, available: int) -> Proposal:
+        return Proposal(2.0, min(available, 4))
+
+    monkeypatch.setattr(Gate, "choose", always)
+    folder = tiny.save(tmp_path / "target", "qwen3_5", 0)
+    spread, _ = spread_driver()
+    spread.load(folder, folder, Hosts((Host("other"),)))
+    sampling = Sampling(max_tokens=24)
+    plain = spread.answer(replace(question(), sampling=replace(sampling, speculate=False)))
+    likely = CopyIndex(nearly(list(plain.generated_ids)))
+    monkeypatch.setattr("app.engine.turn.decode.CopyIndex", lambda prompt: likely)
+    fast = spread.answer(replace(question(), sampling=sampling))
+    assert plain.generated_ids == fast.generated_ids
+    assert fast.statistics.proposed_tokens > fast.statistics.accepted_tokens > 0
+    spread.close()
 
 
 def test_an_error_that_is_its_own_cause_is_described() -> None:

@@ -41,7 +41,7 @@ from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
 from tests.engine.oracle import BACKENDS, difference, keys_seen
 from tests.engine.spread import spread_over
-from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY
+from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
@@ -229,6 +229,64 @@ def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
     again = len({*LATER, *FOLLOWING} - set(FIRST)) + len(FOLLOWING)
     assert chat.reader.recalled_tokens == again * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """It reads only the tokens after that again. Every step of the documents has one."""
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+    read = range(0, 20, 2)
+    chat.read(first, tuple(read))
+    chat.write(first, answer)
+    kept = [point.position for point in chat.conversation.target.checkpoints]
+    logits = chat.read(second, (15,))
+    before = chunk_positions(15)[0]
+    assert before - 4 * CHUNK < max(p for p in kept if p <= before), "a step has two chunks"
+    assert chat.reader.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
+    cache, cached = make_positioned_cache(models[name]), chat.conversation.target.cached
+    assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
+    for position in np.flatnonzero(cached):
+        set_next_position(cache, int(position))
+        expected = forward(models[name], cache, second.ids[position : position + 1])[0, -1]
+        mx.eval(expected)
+    assert difference(logits, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("place", [0.25, 0.5, 0.75, 0.9])
+def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
+    """With recurrent layers. A fifth of a document of 1,600 tokens was read."""
+    first, answer, second = conversation((4, 1604))
+    chat = Chat(build("qwen3_5"))
+    chat.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+    chat.read(first, tuple(range(0, 200, 5)))
+    chat.write(first, answer)
+    passage = int(place * 200) + 1
+    chat.read(second, (passage, passage + 1, passage + 2))
+    assert chat.conversation.target.cached[chunk_positions(passage)].all()
+    read, again = 40 * CHUNK, 40 * CHUNK + DOCUMENT[0] - chat.reader.reused_tokens
+    assert again <= (1 - place + 0.15) * read
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_another_question_about_the_same_document_starts_after_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """This holds after more turns than there are checkpoints."""
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, answer)
+    for _ in range(2):
+        chat.read(second, None)
+        longer = np.concatenate([second.ids, answer, second.ids[-QUESTION:]])
+        segments = (*second.segments, Segment(SegmentKind.QUESTION, len(second.ids), len(longer)))
+        second = Prompt(longer, segments, {})
+    twin = chat.conversation.target.fork(DOCUMENT[1] + 2)
+    assert len(twin) == DOCUMENT[1]
 
 
 @pytest.mark.parametrize("name", ORACLE)

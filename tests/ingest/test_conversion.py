@@ -105,7 +105,17 @@ PAGES = {
     "lists": ("<ul><li>A<li><p>B</p></ul><ol><li>C<li>D</ol>", "- A\n- B\n\n1. C\n2. D"),
     "a table": (
         "<table><tr><th></th><th>A<tr><td>b</td><td>1</td></tr></table>",
-        " | A\nb | 1",
+        "|  | A |\n| --- | --- |\n| b | 1 |",
+    ),
+    "spanning cells": (
+        "<table><tr><th colspan=2>A<th>B<tr><td rowspan=2>1<td>2<td>3"
+        "<tr><td><p>4<p>5<td>a|b</table>",
+        "| A |  | B |\n| --- | --- | --- |\n| 1 | 2 | 3 |\n|  | 4 5 | a\\|b |",
+    ),
+    "a table without cells": ("A<table></table><table><tr></table>B", "A\n\nB"),
+    "a table that arranges a page": (
+        "<table><tr><td>A<td><table><tr><td>1<td>2</table></table>",
+        "A |\n\n| 1 | 2 |\n| --- | --- |",
     ),
     "entities": ("a &lt; b &amp; c&nbsp;d &#8364;", "a < b & c\xa0d €"),
     "signs": ("1 < 2 and <3 & 5", "1 < 2 and <3 & 5"),

@@ -49,7 +49,7 @@ class Place:
         self.patch.setattr(safe_open.os, "open", opening_)
 
     def at_read(self, name: str, act: Callable[[], object]) -> None:
-        """Call `act` after each piece that is read of the file `name`."""
+        """Call `act` after each piece of the file `name` that is read."""
         real, inode = os.read, (self.root / name).stat().st_ino
 
         def reading(descriptor: int, size: int) -> bytes:

@@ -21,9 +21,14 @@ NOWHERE = ModelCache(Path("nowhere"))
 @pytest.mark.parametrize("entry", OURS, ids=[entry.name for entry in OURS])
 def test_every_entry_says_all_and_its_size_can_be_true(entry: CatalogueEntry) -> None:
     assert is_repository(entry.name)
-    assert all((entry.family, entry.tokenizer, entry.quantised, entry.licence))
     shape = entry.architecture
     assert shape is not None
+    tokenizer = entry.tokenizer or shape.is_encoder
+    assert all((entry.family, tokenizer, entry.quantised, entry.licence))
+    if shape.is_encoder:
+        element = {"float32": 4, "bfloat16": 2}[entry.quantised]
+        assert entry.download == pytest.approx(element * shape.parameters, rel=0.03)
+        return
     assert shape.context >= (8_192 if find_packaged(entry.name) else 32_768)
     # Towers for pictures and sound, and tokenizers, are downloaded but not loaded.
     assert not entry.download or 0 <= entry.download - shape.weight_bytes < 1.2e9

@@ -1,4 +1,4 @@
-"""The embedded pair's manifest tells every change of its files."""
+"""The demo pair's manifest tells every change of its files."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from app.models.pairs import (
     RatioSource,
     best_draft,
     draft_candidates,
+    overview,
     recommend,
 )
 from app.protocol.options import Mode
@@ -45,7 +46,7 @@ def bonsai() -> ModelDetails:
 
 def drafts(target: ModelDetails, **more: Any) -> list[str]:
     found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE, **more)
-    return [candidate.draft.name.partition("/")[2] for candidate in found]
+    return [each.draft.name.partition("/")[2] for each in found if not each.is_encoder]
 
 
 def test_the_smallest_of_the_family_comes_first() -> None:
@@ -60,6 +61,33 @@ def test_the_smallest_of_the_family_comes_first() -> None:
     assert drafts(known("gpt-oss-120b-MXFP4-Q8")) == ["gpt-oss-20b-MXFP4-Q8"]
 
 
+def test_text_encoders_are_drafts_for_every_target_and_come_last() -> None:
+    models = known_models(NOWHERE, OURS)
+    listed = overview(models, MACHINE)
+    assert not any(each.model.size.architecture.is_encoder for each in listed)
+    for each in listed:
+        names = [draft.draft.name for draft in each.encoders]
+        if each.model.size.architecture.parameters > 1e9:
+            assert names == [
+                "Snowflake/snowflake-arctic-embed-xs",
+                "ibm-granite/granite-embedding-97m-multilingual-r2",
+            ]
+        assert each.shown_drafts(0) == each.encoders
+        assert each.drafts[len(each.drafts) - len(names) :] == each.encoders
+        assert each.best_draft not in each.encoders
+    (target,) = (each for each in listed if each.model.name.endswith("/Qwen3.5-9B-4bit"))
+    english, multilingual = target.encoders
+    assert english.benefit.startswith("a larger text encoder than the built-in one; needs ")
+    assert "for many languages" in multilingual.benefit
+    assert 22e6 < english.draft.size.architecture.parameters < 23e6
+    assert 97e6 < multilingual.draft.size.architecture.parameters < 98e6
+    assert english.added_bytes > english.draft.size.weight_bytes
+    assert english.cost_ratio < 0.01
+    labels = [item.label for item in english.fit.items]
+    assert "draft, weights" in labels
+    assert "draft, cache" not in labels
+
+
 def test_what_has_no_draft() -> None:
     assert drafts(known("Mistral-Small-3.1-24B-Instruct-2503-4bit")) == []
     assert drafts(known("Qwen3.5-0.8B-MLX-4bit")) == []
@@ -68,7 +96,7 @@ def test_what_has_no_draft() -> None:
 def test_a_draft_that_does_not_pay_is_named_but_not_taken() -> None:
     target, models = known("Qwen3.5-2B-MLX-4bit"), known_models(NOWHERE, OURS)
     found = draft_candidates(target, models, MACHINE, lambda target, draft: 0.9)
-    names = [candidate.draft.name.partition("/")[2] for candidate in found]
+    names = [each.draft.name.partition("/")[2] for each in found if not each.is_encoder]
     assert names == ["Qwen3.5-0.8B-MLX-4bit"]
     assert best_draft(found) is None
 

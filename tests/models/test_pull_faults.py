@@ -120,11 +120,11 @@ FAILING: dict[str, tuple[Callable[[FakeHub], list[Fault]], str]] = {
     "404 for the model": (lambda hub: bad(REVISION, fake.status(404)), "has no model"),
     "404 for the commit": (
         lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="RevisionNotFound")),
-        "changed at the hub",
+        "changed on the hub",
     ),
     "404 for a file": (
         lambda hub: bad(RESOLVE, fake.status(404, X_Error_Code="EntryNotFound")),
-        "changed at the hub",
+        "changed on the hub",
     ),
     "401": (lambda hub: bad(REVISION, fake.status(401)), "rejects the stored token"),
     "403": (lambda hub: bad(RESOLVE, fake.status(403)), "has no access"),

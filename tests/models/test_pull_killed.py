@@ -1,4 +1,4 @@
-"""kill -9 in the middle of `specchat models pull`, and the embedded pair over the hub."""
+"""kill -9 in the middle of `specchat models pull`, and the demo pair over the hub."""
 
 from __future__ import annotations
 

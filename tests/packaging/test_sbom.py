@@ -20,7 +20,7 @@ def test_every_package_of_the_lock_with_its_hashes() -> None:
 
 def test_what_runs_is_told_from_what_builds() -> None:
     scopes = {each["name"]: each["scope"] for each in sbom.bill()["components"]}
-    for name in ("mlx", "mlx-metal", "mlx-cpu", "textual", "numpy", "pypdf", "uvicorn"):
+    for name in ("mlx", "mlx-metal", "mlx-cpu", "textual", "numpy", "pypdfium2", "uvicorn"):
         assert scopes[name] == "required", name
     for name in ("pytest", "mypy", "ruff", "hypothesis", "build", "openai"):
         assert scopes[name] == "excluded", name

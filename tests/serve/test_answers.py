@@ -294,5 +294,5 @@ def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(lose())
     finally:
         log.removeHandler(caplog.handler)
-    assert caplog.messages[0].startswith("10.0.0.2␊ no longer responds (gone), so big continues")
+    assert caplog.messages[0].startswith("10.0.0.2␊ stopped responding (gone), so big continues")
     assert caplog.records[0].levelno == logging.WARNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -153,7 +154,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "an image": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "Only text is read",
+        "Only texts and files are read",
     ),
     "a temperature": ("/v1/chat/completions", chat(temperature=-1), "temperature"),
     "a keep": ("/v1/chat/completions", chat(specprefill_keep_pct=20), "specprefill_keep_pct"),
@@ -562,8 +563,49 @@ def test_documents_of_messages_are_documents(address: str, engine: FakeEngine) -
     (message,) = engine.asks[0].messages
     assert message.role is Role.USER
     assert (message.documents[0].name, message.documents[0].text) == ("lease", "The rent is due.")
-    parts[0]["source"] = {"type": "base64", "data": "JVBE"}
-    assert "plain text" in post(address, "/v1/messages", body).json()["error"]["message"]
+
+
+RTF = base64.b64encode(rb"{\rtf1 The rent is due.}").decode()
+FILES = {
+    "/v1/messages": {
+        "type": "document",
+        "title": "lease.rtf",
+        "source": {"type": "base64", "media_type": "application/rtf", "data": RTF},
+    },
+    "/v1/chat/completions": {
+        "type": "file",
+        "file": {"filename": "lease.rtf", "file_data": f"data:application/rtf;base64,{RTF}"},
+    },
+    "/v1/responses": {"type": "input_file", "filename": "lease.rtf", "file_data": RTF},
+}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_files_of_messages_are_documents(path: str, address: str, engine: FakeEngine) -> None:
+    messages = [{"role": "user", "content": [FILES[path], {"type": "text", "text": "When?"}]}]
+    body: dict[str, object] = {"max_tokens": 5, "messages": messages}
+    if path == "/v1/responses":
+        body = {"input": messages}
+    answer = post(address, path, body)
+    assert answer.status_code == 200, answer.text
+    (message,) = engine.asks[0].messages
+    document = message.documents[0]
+    assert (document.name, document.text, message.text) == (
+        "lease.rtf",
+        "The rent is due.",
+        "When?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [("JVBERi0=", "PDF file that is damaged"), ("?", "not base64"), (None, "in base64")],
+)
+def test_files_that_cannot_be_read(data: str | None, told: str, address: str) -> None:
+    part = {"type": "document", "source": {"type": "base64", "data": data}}
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
+    answer = post(address, "/v1/messages", body)
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True)
 
 
 def test_the_log_has_no_contents(

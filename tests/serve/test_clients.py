@@ -1,4 +1,4 @@
-"""Programs that people use, against the server on the embedded pair."""
+"""Programs that people use, against the server on the demo pair."""
 
 from __future__ import annotations
 

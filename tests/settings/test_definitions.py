@@ -16,7 +16,7 @@ from app.settings.definitions import (
 )
 
 ELSEWHERE = {
-    *("reading.mode", "reading.keep", "reading.first_word_within", "reading.kv_bits"),
+    *("reading.mode", "reading.keep", "reading.first_word_within_s", "reading.kv_bits"),
     *("storage.trash_days", "storage.save_requests", "appearance.theme", "appearance.animations"),
     *("models.target", "models.draft", "models.folders"),
 }

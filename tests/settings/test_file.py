@@ -75,7 +75,7 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0 to 1. Using 0."]),
+        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0 to 1. Using 0 (auto)."]),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
         ("kep = 0.3", ["Unknown setting 'reading.kep'", "Did you mean 'reading.keep'?"]),
         ("keep = ,", ["Line 3", "'keep = ,'", "isn't valid TOML"]),
@@ -97,7 +97,7 @@ def test_a_mistake_costs_that_one_setting(path: Path, line: str, words: list[str
 def test_several_mistakes_are_reported_in_one_line(path: Path) -> None:
     file = opened(path, "[reading]\nkeep = 7\nmode = 8\n[appearance]\ntheme = 'x'\n")
     assert len(file.problems) == 3
-    assert file.problem.endswith(" 2 more: see F2.")
+    assert file.problem.endswith(" 2 more problems: see F2.")
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe[", b"'''\n" * 50, b"reading = 1\n", b"\0" * 9])

@@ -88,5 +88,5 @@ def test_where_no_folder_can_be_made_it_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "missing"))
-    with pytest.raises(StoreError, match="make that folder writable"):
+    with pytest.raises(StoreError, match="check that it is a writable"):
         TemporaryStore()

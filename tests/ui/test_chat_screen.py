@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
+NOTE = "≈ Less sure than usual after reading 21% · ^R reads everything"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -71,7 +71,7 @@ async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
 async def test_a_dense_only_pair_says_so() -> None:
     engine = FakeEngine(load_story=LoadStory(dense_only="gpt2 has no rotary positions"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "no sparse reading", "not supported: gpt2 has no rotary")
+        await until_shown(pilot, "no sparse reading", "support sparse reading (gpt2 has no rotary")
 
 
 async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
@@ -172,7 +172,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
         await until_shown(pilot, "▶ Looking for what matters", "scored 50%", "first word in")
         engine.advance_to(lambda event: isinstance(event, ImportanceMap) and event.observed == 2)
-        await until_shown(pilot, "importance 2/4", "█", "·····")
+        await until_shown(pilot, "importance so far", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))
         await until_shown(pilot, "selected · 6 passages", "═")
         engine.advance_to(lambda event: sized(event, Phase.PREFILL, 0.5))
@@ -264,9 +264,9 @@ async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_
     async with kept_app(tmp_path, engine := FakeEngine(Story(guard="how many"))) as (pilot, _):
         await pilot.press("ctrl+t")
         await ask(pilot, engine, "How many are there?")
-        await until_shown(pilot, "▸ Read everything in 1.9 s", "ask for every token")
+        await until_shown(pilot, "▸ Read everything in 1.9 s", "to need the whole text")
     async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "▸ Read everything in 1.9 s", "ask for every token")
+        await until_shown(pilot, "▸ Read everything in 1.9 s", "to need the whole text")
 
 
 async def test_the_details_open_while_it_reads_and_stay_open() -> None:

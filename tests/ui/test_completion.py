@@ -268,8 +268,8 @@ async def test_text_that_only_begins_like_a_command_is_sent(text: str) -> None:
         (" /sp ", "There is no command /sp. Did you mean /spans?"),
         (
             "/xyzzy",
-            "There is no command /xyzzy. Type / to list all. With more words it is sent as a"
-            " question.",
+            "There is no command /xyzzy. Type / to list all. If you add words, it is sent as"
+            " a question.",
         ),
     ],
 )

@@ -141,7 +141,7 @@ async def test_again_in_full_replaces_the_turn() -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "No question to ask again.")
+        await until_shown(pilot, "There is no question to ask again.")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ Read")
         await pilot.press("ctrl+r")

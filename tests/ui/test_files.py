@@ -146,7 +146,7 @@ async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int])
         assert "file3.txt" not in screen_text(pilot)
         if size[0] >= 80:
             await until_shown(pilot, "4,096 tokens", "words: resolver")
-            await until_shown(pilot, "4th, score 1.00")  # it nearly made it
+            await until_shown(pilot, "rank 4, score 1.00")  # it nearly made it
         await go_to(pilot, "long")
         await until_shown(pilot, "lines 280–319")
         await pilot.press("escape")
@@ -215,7 +215,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
         await until_shown(pilot, "3 of 30 files: file7.txt, ")
         await open_files(pilot)
-        await until_shown(pilot, "from an earlier question", "2 earlier")
+        await until_shown(pilot, "from an earlier question", "2 from earlier questions")
 
 
 async def test_files_that_made_room_for_a_later_question_are_not_shown() -> None:

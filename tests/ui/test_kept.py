@@ -147,7 +147,7 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
             await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:5])
         shutil.copytree(folder, crashed)
     async with kept_app(crashed) as (pilot, _):
-        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text so far stays")
+        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text is kept")
         await until_shown(pilot, "An answer was cut off when specchat ended")
         assert "before the first word" not in screen_text(pilot)
 
@@ -225,7 +225,7 @@ async def test_a_second_window_answers_without_saving(tmp_path: Path) -> None:
     with Store(tmp_path) as other:
         engine = FakeEngine(Story(answer="Never kept."))
         async with kept_app(tmp_path, engine) as (pilot, _):
-            await until_shown(pilot, "Another specchat has the conversations open", "read-only")
+            await until_shown(pilot, "Another specchat has the conversations open", "not saved")
             await until_shown(pilot, "What?", "Yes.")
             assert engine.sent(CachePolicy) == []
             assert engine.sent(PruneSnapshots) == [], "they are the other one's"
@@ -243,7 +243,7 @@ async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
-        await until_shown(pilot, "make that folder writable", "specchat · not saved")
+        await until_shown(pilot, "check that it is a writable folder", "specchat · not saved")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ Read")
 

@@ -110,7 +110,7 @@ async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
-        await until_shown(pilot, "^G at keep")
+        await until_shown(pilot, "^G other keep")
         in_one_read(pilot, "and then?")
         await until_shown(pilot, "❯ and then?", "▸ Read")
 
@@ -152,13 +152,13 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
         await pilot.press("ctrl+g")
-        await until_shown(pilot, "▸ Read 2", "selected ·", "would read")
+        await until_shown(pilot, "▸ Read 2", " passages", "would read")
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
         assert engine.selected[-1] == (1, 0.5)
-        kept = [line for line in screen_text(pilot).splitlines() if "selected ·" in line]
-        assert kept != [line for line in before.splitlines() if "selected ·" in line]
+        kept = [line for line in screen_text(pilot).splitlines() if " passages" in line]
+        assert kept != [line for line in before.splitlines() if " passages" in line]
         await pilot.press("escape")
         await until_shown(pilot, "▸ Read 2")
         await until_gone(pilot, "would read")
@@ -189,7 +189,7 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         assert engine.selected == []
         await pilot.press("ctrl+g", "5")
         engine.finish()  # now there is something to try it on
-        await until_shown(pilot, "selected ·", "saves nothing")
+        await until_shown(pilot, "keep 5% ·", "saves nothing")
         assert engine.selected == [(1, 0.05)]
 
 
@@ -197,7 +197,7 @@ async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount
     async with started() as pilot:
         for question in ("How many are there?", "Please LIST ALL names", "every one"):
             await type_in(pilot, question)
-            await until_shown(pilot, "auto reads it in full", "next: AUTO")
+            await until_shown(pilot, "auto mode reads it in full", "next: AUTO")
             await pilot.press("ctrl+t")
             await until_gone(pilot, "reads it in full")
             await pilot.press("ctrl+t", "ctrl+u")
@@ -251,13 +251,13 @@ async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
 async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
     async with started() as pilot:
         await pilot.press("f1", *"code")
-        await until_shown(pilot, "A selected message", "Copy its code")
+        await until_shown(pilot, "A selected message", "Copy a code block")
         assert "Ten keys to start with" not in screen_text(pilot)
         await pilot.press("escape")
         await until_shown(pilot, "Ten keys to start with")
         await pilot.press(*"ctrl+l")
         await until_shown(pilot, "List, download and load models", "Esc close")
-        await until_gone(pilot, "Copy its code")
+        await until_gone(pilot, "Copy a code block")
         await pilot.press("escape", "escape")
         await until_gone(pilot, "List, download and load models")
 

@@ -98,7 +98,7 @@ def test_another_keep_is_shown_with_what_auto_selects() -> None:
     engine.finish()
     assert "keep 20%" in drawn(progress)
     assert progress.selected is not None
-    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto keeps 3%")
+    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto selects 3%")
 
 
 def test_almost_all_is_not_all() -> None:
@@ -192,13 +192,13 @@ def test_a_hypothetical_selection_is_not_shown_as_what_was_read() -> None:
 def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
     progress, engine = asked(Story(read_on=2), 0.1, Mode.SPARSE)
     engine.advance_to(lambda event: isinstance(event, Token))
-    assert "meanwhile" not in drawn(progress, details=False)
+    assert "more passage" not in drawn(progress, details=False)
     for read in ("1 passage", "2 passages"):
         engine.advance_to(lambda event: isinstance(event, Selected))
-        assert f"% read, {read} meanwhile" in drawn(progress, details=False)
+        assert f"% read and {read.replace(' ', ' more ')}" in drawn(progress, details=False)
         assert heatmap.READ_ON in drawn(progress, details=False)
     engine.finish()
-    assert "Read on     2 passages while answering" in drawn(progress)
+    assert "Also read   2 passages while answering" in drawn(progress)
     assert "◆ read while answering" in drawn(progress)
 
 

@@ -12,7 +12,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -34,15 +34,15 @@ from app.engine.cache.caches import (
     release_unused,
     reserve_capacity,
     row_layers,
+    step_undo,
     store_of,
     stores_rows,
     trim_to_size,
 )
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
+from app.estimate.memory import MIN_CHECKPOINTS
 
-MAX_CHECKPOINTS = 3
-"""One before the documents, and two before the last two answers."""
 _read_numbers = itertools.count(secrets.randbits(62))
 """Numbers of forwards. They start at random: snapshots contain those of earlier processes."""
 
@@ -57,12 +57,13 @@ BeforeDrop = Callable[["PrefixCache", NDArray[np.bool_]], None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State that a rewind to `position` restores."""
+    """State that a rewind to `position` restores. `lasting`: others are dropped first."""
 
     position: int
     states: dict[int, Any]
     """By index, copies of layers that cannot drop their last tokens: recurrent layers, and
     sliding-window layers that evict."""
+    lasting: bool = False
 
 
 class PrefixCache:
@@ -187,19 +188,21 @@ class PrefixCache:
         the cache. `read` is the number of the forward that read them (default: a new one)."""
         if len(positions) == 0:
             return
-        end = int(positions[-1]) + 1
-        if end > len(self.ids):
-            added = end - len(self.ids)
-            self.cached = np.append(self.cached, np.zeros(added, bool))
-            self.absent = np.append(self.absent, np.zeros(added, bool))
-            self.reads = np.append(self.reads, np.zeros(added, np.int64))
-            self.ids = ids[:end].copy()
+        self.extend(ids[: int(positions[-1]) + 1])
         self.cached[positions] = True
         self.reads[positions] = next_read() if read is None else read
         if int(positions[0]) == self.dense_prefix_len:
             gaps = np.flatnonzero(np.diff(positions) != 1)
             self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
         self.record_states()
+
+    def extend(self, ids: NDArray[np.int32]) -> None:
+        """Record that the tokens of the prompt `ids` after those recorded so far are skipped."""
+        added = max(len(ids) - len(self), 0)
+        self.cached = np.append(self.cached, np.zeros(added, bool))
+        self.absent = np.append(self.absent, np.zeros(added, bool))
+        self.reads = np.append(self.reads, np.zeros(added, np.int64))
+        self.ids = ids.copy() if added else self.ids
 
     def append(self, ids: NDArray[np.int32]) -> None:
         """Record that the token ids (n,) were fed after all others."""
@@ -267,22 +270,29 @@ class PrefixCache:
         for layer in windows.values():
             layer.retain_all = retain_all
 
-    def add_checkpoint(self) -> None:
-        """Let a later `rewind` return to the current end."""
+    def add_checkpoint(self, limit: int = MIN_CHECKPOINTS, lasting: bool = False) -> None:
+        """Let a later `rewind` return to the current end. If there are more than `limit` (at least
+        `MIN_CHECKPOINTS`) checkpoints then, the one is dropped that saves later rewinds the fewest
+        tokens, except the last two and those that are `lasting`."""
         known = any(point.position == len(self) for point in self.checkpoints)
-        if known or not self.needs_checkpoints:
+        if known or not len(self) or not self.needs_checkpoints:
             return
         states = {
-            i: c.copy_at(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
+            i: _state_of(c, len(self))
             for i, c in enumerate(flatten(self.cache))
             if _needs_checkpoint(c) and not (isinstance(c, WindowedCache) and c.retain_all)
         }
-        first, *later = [*self.checkpoints, Checkpoint(len(self), states)]
-        self.checkpoints = [first, *later[-(MAX_CHECKPOINTS - 1) :]]
-
-    def borrow_checkpoint(self, other: PrefixCache) -> None:
-        """If there is no checkpoint, take the first of `other`, a cache with the same prefix."""
-        self.checkpoints = self.checkpoints or other.checkpoints[:1]
+        points = [*self.checkpoints, Checkpoint(len(self), states, lasting)]
+        while len(points) > limit:
+            droppable = [i for i, point in enumerate(points[:-2]) if not point.lasting]
+            if not droppable:
+                break
+            ends = [0, *(int(self.cached[: point.position].sum()) for point in points)]
+            # Without a checkpoint, a rewind to a token between it and the next one also reads the
+            # tokens between the one before and it.
+            worth = [(ends[i + 2] - ends[i + 1]) * (ends[i + 1] - ends[i]) for i in droppable]
+            del points[droppable[worth.index(min(worth))]]
+        self.checkpoints = points
 
     def rewind_target(self, position: int) -> int:
         """Number of tokens that `rewind(position)` would leave."""
@@ -293,12 +303,13 @@ class PrefixCache:
         return max((point.position for point in self._checkpoints_before(position)), default=0)
 
     def _checkpoints_before(self, position: int) -> list[Checkpoint]:
-        """The usable checkpoints at `position` or before it."""
+        """The usable checkpoints at `position` or before it. Those after it also count, as if at
+        `position`, if all tokens in between were skipped."""
         layers = list(enumerate(flatten(self.cache)))
         return [
-            point
+            replace(point, position=min(point.position, position))
             for point in self.checkpoints
-            if point.position <= position
+            if not self.cached[position : point.position].any()
             and all(_can_rewind_to(c, point.position) for i, c in layers if i not in point.states)
         ]
 
@@ -348,16 +359,32 @@ class PrefixCache:
         """Drop the last `count` entries, which are not recorded. Requires `can_drop_last`."""
         drop_last(self.cache, count)
 
+    def step_undo(self) -> Callable[[int], None] | None:
+        """See `caches.step_undo`."""
+        return step_undo(self.cache)
+
     def eval(self) -> None:
         """Evaluate all lazy arrays of the cache."""
         mx.eval([c.state for c in self.cache])
+
+
+def _state_of(cache: Any, position: int) -> Any:
+    """A copy of a layer's state after `position` tokens. States that are slices are copied, because
+    they would keep the arrays of a whole step alive."""
+    if isinstance(cache, WindowedCache):
+        return cache.copy_at(position)
+    twin = copy.deepcopy(cache)
+    if isinstance(twin, ArraysCache):
+        twin.cache = [None if state is None else mx.contiguous(state) for state in twin.cache]
+        mx.eval(twin.cache)
+    return twin
 
 
 def _with_window_copies(checkpoint: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
     """The checkpoint, completed with copies of the windows that it lacks."""
     missing = {i: c for i, c in windows.items() if i not in checkpoint.states}
     copies = {i: c.copy_at(checkpoint.position) for i, c in missing.items()}
-    return Checkpoint(checkpoint.position, checkpoint.states | copies)
+    return replace(checkpoint, states=checkpoint.states | copies)
 
 
 def _needs_checkpoint(cache: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
 from app.engine.backend.device import Backend
 from app.engine.backend.mlx_patches import DEQUANTISE_FROM
@@ -27,12 +27,14 @@ from app.estimate.memory import (
 class CacheSize:
     """The size of a model's cache. Sliding windows use `window_bytes_per_token` up to
     `max_window_bytes` (including their slack). `largest_layer_bytes` per token exist twice while
-    that layer's buffer grows."""
+    that layer's buffer grows. Recurrent layers use `state_bytes` at any length, and once more for
+    each checkpoint."""
 
     bytes_per_token: float
     max_window_bytes: float
     window_bytes_per_token: float = 0.0
     largest_layer_bytes: float = 0.0
+    state_bytes: float = 0.0
 
     @classmethod
     def of(cls, cache: Cache) -> CacheSize:
@@ -47,14 +49,16 @@ class CacheSize:
             ),
             window_bytes_per_token=sum(_row_bytes(c) for c in windowed),
             largest_layer_bytes=max(growing, default=0.0),
+            state_bytes=sum(c.nbytes for c in flat if isinstance(c, ArraysCache)),
         )
 
     def bytes(self, tokens: int, retain_all: bool = False) -> float:
-        """Bytes of a cache with this many tokens. With `retain_all`, windows evict nothing."""
+        """Bytes of a cache with this many tokens and no checkpoints. With `retain_all`, windows
+        evict nothing."""
         windows = self.window_bytes_per_token * tokens
         if not retain_all:
             windows = min(windows, self.max_window_bytes)
-        return self.bytes_per_token * tokens + windows
+        return self.bytes_per_token * tokens + windows + self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,11 +291,18 @@ def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
         "checkpoints": [
             {
                 "position": checkpoint.position,
+                "lasting": checkpoint.lasting,
                 "states": {str(i): _layer_metadata(c) for i, c in checkpoint.states.items()},
             }
-            for checkpoint in prefix.checkpoints
+            for checkpoint in _saved_checkpoints(prefix)
         ],
     }
+
+
+def _saved_checkpoints(prefix: PrefixCache) -> list[Checkpoint]:
+    """The lasting checkpoints and the last one. Every save writes their states."""
+    points = prefix.checkpoints
+    return [point for point in points if point.lasting or point is points[-1]]
 
 
 def _layer_metadata(cache: Any) -> dict[str, Any]:
@@ -332,7 +339,7 @@ def _layers_without_rows(prefix: PrefixCache) -> Iterator[Any]:
     tokens[2] = mx.array(prefix.reads)
     yield tokens
     layers = [cache for cache in flatten(prefix.cache) if not stores_rows(cache)]
-    copies = [cache for point in prefix.checkpoints for cache in point.states.values()]
+    copies = [cache for point in _saved_checkpoints(prefix) for cache in point.states.values()]
     for cache in [*layers, *copies]:
         yield cache.inner if isinstance(cache, PositionedCache) else cache
 
@@ -374,7 +381,8 @@ def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) ->
         states = {int(index): _empty_like(layers[int(index)]) for index in checkpoint["states"]}
         for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
             _restore_layer(state, about, inner, positions)
-        prefix.checkpoints.append(Checkpoint(int(checkpoint["position"]), states))
+        position, lasting = int(checkpoint["position"]), bool(checkpoint["lasting"])
+        prefix.checkpoints.append(Checkpoint(position, states, lasting))
     prefix.record_states()
 
 

@@ -22,6 +22,7 @@ from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import ShardsLost, TurnCancelled, TurnClock
+from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -58,7 +59,8 @@ class BackgroundPrefill:
     @staticmethod
     def required_bytes(target: LoadedModel, conversation: ConversationCache) -> float:
         """Bytes of the finished fork. The first step copies the arrays that it shares."""
-        return target.cache_size.bytes(len(conversation.target))
+        size, sparse = target.cache_size, conversation.target
+        return size.bytes(len(sparse)) + len(sparse.checkpoints) * size.state_bytes
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +82,8 @@ class BackgroundPrefill:
         self._started = True
         fork.rewind(fork.common_prefix_len(sparse.ids))
         model, step = self._target.model, self._target.step
-        end = min(len(fork) + step.tokens, len(sparse))
+        later = [point for point in sparse.checkpoints if point.position > len(fork)]
+        end = min([len(fork) + step.tokens, len(sparse), *(point.position for point in later)])
         positions = np.arange(len(fork), end, dtype=np.int32)
         if len(positions):
             with fork.reserved(len(sparse) - len(fork)):
@@ -92,11 +95,13 @@ class BackgroundPrefill:
                     lambda done: None,
                     lambda done: check_stop(),
                 )
+        if later and len(fork) == later[0].position:
+            limit = max(len(sparse.checkpoints), MIN_CHECKPOINTS)
+            fork.add_checkpoint(limit, later[0].lasting)
         if len(fork) < len(sparse):
             return False
         if (problem := find_mismatch(fork)) is not None:
             raise RuntimeError(f"its cache was damaged, {problem}")
-        fork.borrow_checkpoint(sparse)
         self._conversation.replace_target(fork)
         return True
 

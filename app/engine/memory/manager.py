@@ -23,8 +23,9 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.text_encoder import TextEncoder
 from app.engine.progress import TurnCancelled, TurnClock
-from app.estimate.memory import SMALLEST_STEP
+from app.estimate.memory import MIN_CHECKPOINTS, SMALLEST_STEP
 from app.protocol.events import (
     Event,
     MemoryFreed,
@@ -54,11 +55,16 @@ class MemoryNeed:
 
 
 def prefill_need(
-    target: LoadedModel, count: int, context: int, retain_all: bool = False
+    target: LoadedModel,
+    count: int,
+    context: int,
+    retain_all: bool = False,
+    checkpoints: int = MIN_CHECKPOINTS,
 ) -> MemoryNeed:
     """Memory to prefill `count` tokens, after which `context` are cached. With `retain_all`,
-    sliding windows evict nothing."""
-    cache = target.cache_size.bytes(count, retain_all)
+    sliding windows evict nothing. `checkpoints`: maximum number of new checkpoints."""
+    size = target.cache_size
+    cache = size.bytes(count, retain_all) + checkpoints * size.state_bytes
     preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
     return MemoryNeed({"reading": count}, target, preferred, minimum)
 
@@ -95,6 +101,11 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
         cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
     )
     return MemoryNeed({"scoring": count}, draft, preferred, minimum)
+
+
+def encoding_need(target: LoadedModel, encoder: TextEncoder, tokens: int) -> MemoryNeed:
+    """Memory to score `tokens` tokens with a chosen text encoder, whose weights are loaded."""
+    return MemoryNeed({"scoring": tokens}, target, encoder.batch_bytes, encoder.batch_bytes)
 
 
 class MemoryManager:
@@ -254,6 +265,10 @@ class TurnMemory:
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """Like `ensure`, for a draft that prefills `new` tokens and scores all `total`."""
         return self.ensure(scoring_need(draft, new, total), total)
+
+    def ensure_encoding(self, need: MemoryNeed) -> None:
+        """Free memory for `encoding_need`. Raises NotEnoughMemory and TurnCancelled."""
+        self._manager.ensure_free(need, self._cache, self._clock, self._force)
 
     def end_scoring(self) -> None:
         """Mark scoring as finished. If memory is tight, unload the draft and drop its cache."""

@@ -42,7 +42,8 @@ from app.engine.model.findings import (
     weight_arrays,
 )
 from app.engine.model.prompt import PairPrompts, Prompts
-from app.engine.model.speculation import Gate
+from app.engine.model.speculation import SLOPE, Gate
+from app.engine.model.text_encoder import ENCODER_OPERATIONS, TextEncoder
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
@@ -102,6 +103,8 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
+        if self.speed is not None:
+            self.gate.slope = max(SLOPE, self.speed.per_token / self.speed.step)
 
     @property
     def embedding_space(self) -> EmbeddingSpace:
@@ -176,6 +179,8 @@ class ModelPair:
     dense_only: Reason | None
     prompts: Prompts
     only_quotes: bool = False
+    encoder: TextEncoder | None = None
+    """The text encoder that the user chose as the draft; None: the built-in one."""
     reported_rules: set[TemplateRule] = field(default_factory=set)
     """Rules of the chat template that were already reported to the user."""
 
@@ -183,6 +188,22 @@ class ModelPair:
     def has_foreign_draft(self) -> bool:
         """Whether the draft has a different tokenizer."""
         return isinstance(self.prompts, PairPrompts)
+
+    @property
+    def draft_info(self) -> ModelInfo | None:
+        """The draft's or the chosen encoder's."""
+        chosen = self.draft or self.encoder
+        return None if chosen is None else chosen.info
+
+    @property
+    def draft_fingerprint(self) -> str:
+        chosen = self.draft or self.encoder
+        return "" if chosen is None else chosen.fingerprint
+
+    @property
+    def encoder_operations(self) -> float:
+        """Operations of the built-in scorer's encoder for each token of a text."""
+        return self.encoder.operations_per_token if self.encoder else ENCODER_OPERATIONS
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:
@@ -261,6 +282,16 @@ def load_one(
             speed=findings.speed,
             dense_only=findings.dense_only,
         )
+
+
+def load_encoder(folder: str, name: str) -> TextEncoder:
+    """Load a text encoder, if there is memory for its weights and one batch. Raises LoadError and
+    NotEnoughMemory."""
+    with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
+        path = Path(folder)
+        encoder = TextEncoder(path, name, TextProcess())
+        encoder.fingerprint = fingerprint(path)
+        return encoder
 
 
 def load_tokenizer_of(

@@ -1,7 +1,8 @@
 """Decides how many draft tokens to propose: as many as make decoding fastest, often none.
 
 A step that verifies n tokens costs more than a plain step, and yields the accepted tokens. Cost and
-acceptance are measured while answers are written, so the first proposals are short.
+acceptance are measured while answers are written, so the first proposals are short. With recurrent
+layers, a rejection costs more: the next step feeds the accepted tokens again.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ NOTHING = Proposal(MARGIN, 0)
 class Gate:
     """Measured step costs and acceptance rates of a loaded model."""
 
+    slope: float = SLOPE
+    """Cost of a further token with recurrent layers, as `SLOPE`. Measured while loading: on a CPU,
+    such layers run token by token, and trying that out would be expensive."""
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Seconds of this answer's last plain steps; they depend on the prompt's length."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
@@ -85,14 +89,18 @@ class Gate:
     _draft_costs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Costs of the draft's last tokens, in plain steps."""
     _refused: dict[int, int] = field(default_factory=lambda: {DRAFTED: 0, 0: 0})
+    _feeds_again: bool = False
+    """Whether accepted tokens are fed again after a rejection."""
 
     @property
     def plain_rate(self) -> float:
         """Plain steps per second in this answer; 0 before `MIN_RATE_STEPS`."""
         return 1 / median(self._plain) if len(self._plain) >= MIN_RATE_STEPS else 0.0
 
-    def begin(self) -> None:
-        """Start another answer."""
+    def begin(self, feeds_again: bool = False) -> None:
+        """Start another answer. `feeds_again`: after a rejection, the next step feeds the accepted
+        tokens again."""
+        self._feeds_again = feeds_again
         self._plain.clear()
 
     def choose(self, kind: int, available: int) -> Proposal:
@@ -105,7 +113,8 @@ class Gate:
         # Try a size only after half of it was measured, so that learning is cheap.
         for size in (size for size in SIZES if size <= 2 * max(self._known, default=1)):
             count = min(size - 1, available)
-            gain = (1 + expected(share, count)) / (self.cost(count + 1) + draft_cost * count)
+            cost = self.cost(count + 1) + draft_cost * count + self._rejection_cost(share, count)
+            gain = (1 + expected(share, count)) / cost
             if gain > best.gain:
                 best = Proposal(gain, count)
         return best
@@ -113,6 +122,7 @@ class Gate:
     def wants_to_learn(self, kind: int) -> bool:
         """Whether to propose one token of a refused kind anyway; counts the refusals."""
         counter, every = (kind, DRAFT_RETRY) if kind == DRAFTED else (0, COPY_RETRY)
+        every *= 4 if self._feeds_again else 1  # because a rejection costs twice as much or more
         self._refused[counter] += 1
         return len(self._plain) >= MIN_PLAIN_STEPS and self._refused[counter] % every == 0
 
@@ -133,11 +143,20 @@ class Gate:
         if tokens < larger:
             sizes, costs = zip(*known, strict=True)
             return float(np.interp(tokens, sizes, costs))
-        slope = SLOPE
+        slope = self.slope if self._feeds_again else SLOPE
         if len(known) > 2:
             smaller, below = known[-2]
             slope = max((above - below) / (larger - smaller), 0.0)
         return above + slope * (tokens - larger)
+
+    def _rejection_cost(self, share: float, count: int) -> float:
+        """Expected cost of feeding accepted tokens again, in plain steps, after `count` proposed
+        tokens of which each is right with probability `share`."""
+        if not self._feeds_again:
+            return 0.0
+        # If `right` tokens are accepted, the next step has them, the one before and the next one.
+        extra = (share**right * (self.cost(right + 2) - 1) for right in range(count))
+        return (1 - share) * sum(extra)
 
     @property
     def _known(self) -> dict[int, float]:
@@ -160,14 +179,17 @@ class Gate:
         if self._plain:
             self._draft_costs.append(seconds / tokens / _lower_quartile(self._plain))
 
-    def record_verified(self, kind: int, tokens: int, right: int, seconds: float) -> None:
+    def record_verified(
+        self, kind: int, tokens: int, right: int, seconds: float, again: int = 0
+    ) -> None:
         """Record a step of `tokens`: the first is the last token of the answer, the others were
-        proposed, and the first `right` of them accepted."""
+        proposed, and the first `right` of them accepted. `again`: number of accepted tokens that
+        the step fed again before these."""
         self._steps += 1
         self._shares[kind].record(right, min(right + 1, tokens - 1))
-        if not self._plain:
+        if not self._plain or again + tokens > SIZES[-1]:
             return
-        size = next(each for each in SIZES if each >= tokens)
+        size = next(each for each in SIZES if each >= again + tokens)
         if size not in self._costs or self._is_stale(size):
             self._costs[size] = deque(maxlen=RECENT)  # skip the first one: it may compile
         else:

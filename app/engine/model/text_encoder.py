@@ -1,55 +1,46 @@
-"""The built-in text encoder: maps pieces of text to vectors that are close if the meaning is.
+"""Text encoders: they map pieces of text to vectors that are close if the meaning is.
 
-A BERT (arXiv 1810.04805) with three layers; a piece's vector is the mean over its tokens (arXiv
-1908.10084). `assets/encoder` contains the weights and the training recipe.
+`assets/encoder` contains the built-in one and its training recipe. Any checkpoint in the layout of
+Hugging Face and Sentence Transformers (arXiv 1908.10084) with a supported network can replace it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
 
+from app.engine.model.encoder_network import TOKEN_TABLES, encode, load_weights, parse_shape
+from app.engine.model.encoder_tokenizer import EncoderTokenizer
+from app.protocol.events import ModelInfo
+from app.protocol.options import MULTILINGUAL_FROM
+from app.sandbox.process import TextProcess
 from app.util.assets import assets_path
+from app.util.regular_files import read_file
 
 PIECE, STRIDE = 48, 32
 """Tokens of a piece, and from one piece to the next; pieces overlap at both ends."""
-UNKNOWN = "[UNK]"
+MAX_QUESTION = 512
+"""Maximum tokens of a question, if the network can read as many."""
 BATCH, QUESTIONS = 64, 4
 """Pieces per batch, and questions per batch, which may be longer."""
 ENCODER_BYTES = 120 << 20
-"""Maximum bytes of its weights and one batch."""
+"""Maximum bytes of the built-in encoder's weights and one batch."""
 ENCODER_OPERATIONS = 7.4e6
-"""`TextEncoder.operations_per_token`, to be known before the encoder is loaded."""
-PART, PARTS = 1 << 14, 8
-"""Minimum characters tokenised in one call, and parts per batch. Reading the result of a part holds
-the GIL for about a millisecond."""
-_BORDER = re.compile(r"[ \n\t\u3002\u4e00-\u9fff]")
-"""A text can be split before these characters without changing its tokens."""
-_EPS = 1e-6
+"""`TextEncoder.operations_per_token` of the built-in encoder, to be known before it is loaded."""
+_WORD = re.compile(r"[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+")
+"""A word; in Chinese a character."""
 
-Weights = dict[str, mx.array]
 OnPieces = Callable[[int, int], None]
 """Called with (pieces encoded, total). Raises to cancel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Shape of the network, as in `config.json`."""
-
-    layers: int
-    heads: int
-    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,63 +53,118 @@ class Pieces:
 
 
 class TextEncoder:
-    """The encoder in `folder`: `config.json`, `tokenizer.json` and `model.safetensors`, whose
-    weights have 8 bits if there are `.scales` for them."""
+    """The encoder in `folder`: `config.json`, `tokenizer.json`, `model*.safetensors` and
+    `1_Pooling/config.json`. `name` is that of its repository; some families of models need a prefix
+    before questions and passages that their files do not state. `texts` runs its tokenizer, unless
+    it is specchat's own. Raises ValueError, KeyError or TextError for files that are not an
+    encoder's."""
 
-    def __init__(self, folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self._shape = Shape(**config)
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        vocabulary = self._tokenizer.get_vocab()
-        self._start, self._end, self._padding = (
-            vocabulary[name] for name in ("[CLS]", "[SEP]", "[PAD]")
+    def __init__(self, folder: Path, name: str = "", texts: TextProcess | None = None) -> None:
+        config = _read(folder / "config.json")
+        pooling = _read(folder / "1_Pooling" / "config.json")
+        self._shape = parse_shape(config, mean=not pooling["pooling_mode_cls_token"])
+        self._tokenizer = EncoderTokenizer(folder / "tokenizer.json", texts)
+        self._weights = load_weights(folder, config)
+        table = next(self._weights[name] for name in TOKEN_TABLES if name in self._weights)
+        if self._tokenizer.size > len(table):
+            raise ValueError(f"its tokenizer has more tokens than its weights ({len(table):,})")
+        self._query_prefix, passage = _prefixes(folder, name or folder.name)
+        self._query_ids, self._passage_ids = (
+            self._tokenizer.encode([prefix.rstrip()])[0].ids.tolist()
+            for prefix in (self._query_prefix, passage)
         )
-        self._weights = _unpacked(folder / "model.safetensors")
+        self.info = ModelInfo(
+            name=name or folder.name,
+            architecture=config["model_type"],
+            parameters=sum(each.size for each in self._weights.values()),
+            weight_bytes=sum(each.nbytes for each in self._weights.values()),
+            context_length=self._shape.max_tokens,
+        )
+        self.fingerprint = ""
+        """Identifies its files, if it was loaded as a draft."""
         self._known: dict[str, Pieces] = {}
         """Pieces of the last prompt's texts: most turns ask about the same ones."""
+        if not np.isfinite(self._encode([[]], self._query_ids)).all():
+            raise ValueError("its weights are damaged: some are not numbers")
 
     @property
     def operations_per_token(self) -> float:
         """Operations per token of a text: two per matrix element. Includes the overlap of pieces
-        and their two special tokens."""
-        layers = (w.size for name, w in self._weights.items() if name[0].isdigit() and w.ndim == 2)
-        return 2 * sum(layers) * (PIECE + 2) / STRIDE
+        and what is added to each: special tokens, prefix."""
+        return 2 * sum(m.size for m in self._matrices) * (PIECE + self._added) / STRIDE
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes for a batch in addition to the weights: a layer's activations, in float32."""
+        width = len(next(iter(self._matrices))[0])
+        inner = max(len(matrix) for matrix in self._matrices)
+        batches = (BATCH, PIECE + self._added), (QUESTIONS, self._longest)
+        return max(
+            4 * rows * length * (8 * width + 3 * inner + 3 * self._shape.heads * length)
+            for rows, length in batches
+        )
+
+    @property
+    def _matrices(self) -> list[mx.array]:
+        named = self._weights.items()
+        return [each for name, each in named if each.ndim == 2 and "embeddings." not in name]
+
+    @property
+    def _added(self) -> int:
+        return len(self._tokenizer.start) + len(self._passage_ids) + len(self._tokenizer.end)
+
+    @property
+    def _longest(self) -> int:
+        return min(self._shape.max_tokens, MAX_QUESTION)
 
     def encode_questions(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
         """Vectors (n, width) of one or more questions; long ones are cut at the start. `on_pieces`
         gets 0: no other text is encoded yet."""
-        longest = self._shape.max_tokens - 2
+        longest = self._longest - len(self._tokenizer.start) - len(self._tokenizer.end)
         vectors = []
         for at in range(0, len(texts), QUESTIONS):
             on_pieces(0, 1)
-            parts = map(self._tokenise, texts[at : at + QUESTIONS])
-            ids = [[token for _, encoded in each for token in encoded.ids] for each in parts]
-            vectors.append(self._encode([each[-longest:] for each in ids]))
+            rows = []
+            for text in texts[at : at + QUESTIONS]:
+                ids = self._ids(self._query_prefix + text)
+                if len(ids) > longest:
+                    ids = self._query_ids + ids[len(ids) + len(self._query_ids) - longest :]
+                rows.append(ids)
+            vectors.append(self._encode(rows))
         return np.concatenate(vectors)
 
     def encode(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
-        """Vectors (n, width) of texts; long ones are cut at the end."""
-        longest = self._shape.max_tokens - 2
-        ids = [each.ids[:longest] for each in self._tokenizer.encode_batch(texts, False)]
+        """Vectors (n, width) of passages; long ones are cut at the end."""
+        longest = self._longest - self._added
+        ids = [each.ids[:longest].tolist() for each in self._tokenizer.encode(texts)]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         vectors = []
         for at in range(0, len(order), BATCH):
-            vectors.append(self._encode([ids[index] for index in order[at : at + BATCH]]))
+            rows = [ids[index] for index in order[at : at + BATCH]]
+            vectors.append(self._encode(rows, self._passage_ids))
             on_pieces(min(at + BATCH, len(order)), len(order))
         return np.asarray(np.concatenate(vectors)[np.argsort(order)])
 
     def known_share(self, text: str) -> float:
-        """Share of a text's words that are a single token: about 1 in English, 0 in unknown
-        scripts."""
-        known: list[bool] = []
-        for _, encoded in self._tokenise(text):
-            parts = Counter(encoded.word_ids)
-            known += [
-                parts[word] == 1 and token != UNKNOWN
-                for word, token in zip(encoded.word_ids, encoded.tokens, strict=True)
-                if token == UNKNOWN or (token.isalpha() and not token.startswith("##"))
-            ]
-        return sum(known) / max(len(known), 1)
+        """Share of a text's words that the encoder knows: about 1 in its languages, 0 in unknown
+        scripts. A word is known if it is a single token; if the vocabulary is multilingual, a word
+        of several tokens is, too."""
+        known: list[NDArray[np.bool_]] = []
+        unknown = -1 if self._tokenizer.unknown is None else self._tokenizer.unknown
+        words = np.array([match.span() for match in _WORD.finditer(text)], np.int64).reshape(-1, 2)
+        for tokens in self._tokenizer.tokenise(text):
+            if not len(tokens.ids):
+                continue
+            starts, ends = tokens.bounds[:, 0], np.maximum.accumulate(tokens.bounds[:, 1])
+            inside = words[(words[:, 0] >= starts[0]) & (words[:, 1] <= ends[-1])]
+            first = np.searchsorted(ends, inside[:, 0], side="right")
+            after = np.searchsorted(starts, inside[:, 1], side="left")
+            bad = np.append(0, np.cumsum(tokens.ids == unknown))
+            count = after - first
+            single = count > 0 if self._tokenizer.size >= MULTILINGUAL_FROM else count == 1
+            known.append(single & (bad[after] == bad[first]))
+        found = np.concatenate(known) if known else np.zeros(0)
+        return float(found.mean()) if len(found) else 0.0
 
     def encode_texts(
         self, texts: Sequence[str], on_pieces: OnPieces, remember: bool = True
@@ -130,7 +176,7 @@ class TextEncoder:
         for text, (pieces, borders) in cut.items():
             vectors = []
             for at in range(0, len(pieces), BATCH):
-                vectors.append(self._encode(pieces[at : at + BATCH]))
+                vectors.append(self._encode(pieces[at : at + BATCH], self._passage_ids))
                 done += len(vectors[-1])
                 on_pieces(done, total)
             found[text] = Pieces(np.concatenate(vectors), borders)
@@ -142,83 +188,55 @@ class TextEncoder:
         """Token ids of a text's pieces (at least one), and their `Pieces.borders`."""
         ids: list[int] = []
         at: list[int] = []
-        for first, encoded in self._tokenise(text):
-            ids += encoded.ids
-            at += [first + start for start, _ in encoded.offsets]
+        for tokens in self._tokenizer.tokenise(text):
+            ids += tokens.ids.tolist()
+            at += tokens.bounds[:, 0].tolist()
         margin = (PIECE - STRIDE) // 2
         starts = range(0, max(len(ids), 1), STRIDE)
         pieces = [ids[max(start - margin, 0) : start + STRIDE + margin] for start in starts]
         inner = [at[start] for start in starts[1:]]
         return pieces, np.array([0, *inner, len(text)], np.int64)
 
-    def _tokenise(self, text: str) -> Iterator[tuple[int, Encoding]]:
-        """Yield (first character, tokens) of a text, part by part. The tokens are those of the
-        whole text. `encode_batch` on parts releases the GIL, so that the screen can draw."""
-        borders = [0]
-        while found := _BORDER.search(text, borders[-1] + PART):
-            borders.append(found.start())
-        for at in range(0, len(borders), PARTS):
-            starts, ends = borders[at : at + PARTS], borders[at + 1 : at + PARTS + 1]
-            parts = [text[a:b] for a, b in zip_longest(starts, ends)]
-            found_parts = self._tokenizer.encode_batch(parts, add_special_tokens=False)
-            yield from zip(starts, found_parts, strict=True)
+    def _ids(self, text: str) -> list[int]:
+        return [token for tokens in self._tokenizer.tokenise(text) for token in tokens.ids.tolist()]
 
-    def _encode(self, pieces: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        longest = max(map(len, pieces)) + 2
-        ids = np.full((len(pieces), longest), self._padding, np.int32)
-        for row, piece in zip(ids, pieces, strict=True):
-            row[: len(piece) + 2] = [self._start, *piece, self._end]
-        vectors = encode(self._weights, self._shape, mx.array(ids), mx.array(ids != self._padding))
-        return np.array(vectors)
+    def _encode(
+        self, pieces: Sequence[Sequence[int]], prefix: Sequence[int] = ()
+    ) -> NDArray[np.float32]:
+        start, end = self._tokenizer.start, self._tokenizer.end
+        rows = [[*start, *prefix, *piece, *end] for piece in pieces]
+        lengths = np.array([len(row) for row in rows])
+        ids = np.zeros((len(rows), lengths.max()), np.int32)
+        for filled, row in zip(ids, rows, strict=True):
+            filled[: len(row)] = row
+        mask = np.arange(ids.shape[1]) < lengths[:, None]
+        return np.array(encode(self._weights, self._shape, mx.array(ids), mx.array(mask)))
 
 
-def encode(weights: Weights, shape: Shape, ids: mx.array, mask: mx.array) -> mx.array:
-    """Vectors (n, width) of length 1 for token ids (n, length); `mask` is False for padding."""
-    rows, length = ids.shape
-    real = mask.astype(mx.float32)
-    hidden = weights["tokens"][ids] + weights["positions"][:length]
-    hidden = _norm(weights, "norm", hidden)
-    bias = mx.where(mask, 0.0, -1e9)[:, None, None, :]
-    width = hidden.shape[-1] // shape.heads
-
-    def heads(name: str, hidden: mx.array) -> mx.array:
-        return _linear(weights, name, hidden).reshape(rows, length, -1, width).swapaxes(1, 2)
-
-    for layer in range(shape.layers):
-        q, k, v = (heads(f"{layer}.{name}", hidden) for name in ("query", "key", "value"))
-        shares = mx.softmax(q @ k.swapaxes(2, 3) * width**-0.5 + bias, axis=-1)
-        mixed = (shares @ v).swapaxes(1, 2).reshape(rows, length, -1)
-        attended = hidden + _linear(weights, f"{layer}.output", mixed)
-        hidden = _norm(weights, f"{layer}.norm_1", attended)
-        inner = mx.maximum(_linear(weights, f"{layer}.up", hidden), 0)
-        hidden = _norm(
-            weights, f"{layer}.norm_2", hidden + _linear(weights, f"{layer}.down", inner)
-        )
-    vectors = (hidden * real[:, :, None]).sum(axis=1)
-    return vectors / mx.linalg.norm(vectors, axis=1, keepdims=True)
+def _read(file: Path) -> Any:
+    return json.loads(read_file(file))
 
 
-def _linear(weights: Weights, name: str, hidden: mx.array) -> mx.array:
-    return hidden @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+_E5 = re.compile(r"(^|[-_])e5([-_]|$)", re.IGNORECASE)
+_BGE = re.compile(r"^bge-(small|base|large)-en", re.IGNORECASE)
 
 
-def _norm(weights: Weights, name: str, hidden: mx.array) -> mx.array:
-    return mx.fast.layer_norm(hidden, weights[f"{name}.weight"], weights[f"{name}.bias"], _EPS)
-
-
-def _unpacked(file: Path) -> Weights:
-    """Load the weights of a file as float32."""
-    stored = mx.load(str(file))
-    assert isinstance(stored, dict)
-    found = {}
-    for name, value in stored.items():
-        if f"{name}.scales" in stored:
-            scales, biases = stored[f"{name}.scales"], stored[f"{name}.biases"]
-            value = mx.dequantize(value, scales, biases, bits=8)
-        if not name.endswith((".scales", ".biases")):
-            found[name] = value.astype(mx.float32)
-    mx.eval(found)
-    return found
+def _prefixes(folder: Path, name: str) -> tuple[str, str]:
+    """What is written before a question and before a passage: as the files state it, or else as the
+    model cards of the E5 and BGE families do."""
+    stated = folder / "config_sentence_transformers.json"
+    prompts = (_read(stated).get("prompts") if stated.is_file() else None) or {}
+    query = prompts.get("query") or ""
+    passage = prompts.get("passage") or prompts.get("document") or ""
+    if query or passage:
+        return query, passage
+    if folder.parent.name == "snapshots":  # in the hub's cache
+        name = folder.parent.parent.name.rpartition("--")[2]
+    if _E5.search(name) and "instruct" not in name.lower():
+        return "query: ", "passage: "
+    if _BGE.search(name):
+        return "Represent this sentence for searching relevant passages: ", ""
+    return "", ""
 
 
 @cache

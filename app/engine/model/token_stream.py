@@ -20,7 +20,7 @@ from mlx_lm.generate import generation_stream
 from numpy.typing import NDArray
 
 from app.engine.backend import memory
-from app.engine.cache.caches import can_drop_last
+from app.engine.cache.caches import can_drop_last, step_undo
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.loader import LoadedModel
 from app.engine.model.speculation import DRAFTED, SIZES, Gate, kind_of_copy
@@ -215,9 +215,12 @@ class TokenStream:
     generator `tokens` ends or is closed, the cache holds exactly the tokens yielded, but they are
     not recorded in `prefix` yet.
 
+    Recurrent layers cannot drop rejected tokens. Their states before the verified step are put
+    back, and the next step feeds the accepted tokens again.
+
     `sampler`: None for greedy decoding. With an `index` or a `draft`, `gate` decides how many
-    tokens are proposed, if the cache can drop rejected ones. `copies` False: the index serves only
-    `hold`. `fed` int32 (n,): tokens that processors see before those of this stream.
+    tokens are proposed. `copies` False: the index serves only `hold`. `fed` int32 (n,): tokens that
+    processors see before those of this stream.
     """
 
     def __init__(
@@ -238,10 +241,15 @@ class TokenStream:
         self.log_probabilities: list[float] = []
         """Log probabilities of the tokens yielded, from the model's unprocessed logits."""
         self._model, self._prefix, self._gate = model, prefix, gate
-        gate.begin()
-        can_verify = can_drop_last(prefix.cache)
+        self._drops_exactly = can_drop_last(prefix.cache)
+        can_verify = self._drops_exactly or step_undo(prefix.cache) is not None
+        gate.begin(feeds_again=not self._drops_exactly)
         self._index, self._copies = index, copies and can_verify
         self._draft = draft if can_verify else None
+        self._undo: tuple[Callable[[int], None], list[int]] | None = None
+        """Undoes the last step, given its number of tokens, and its token ids."""
+        self._again: list[int] = []
+        """Accepted token ids that the next step feeds again, because their step was undone."""
         self._answer: list[int] = []
         """Token ids of the answer, for the draft."""
         self._learning: int | None = None
@@ -266,7 +274,7 @@ class TokenStream:
                 if self._must_stop(hold):
                     return
                 if not self._may_propose(max_tokens - self._yielded):
-                    fed_ahead = None
+                    fed_ahead, is_plain = None, not self._again
                     if not self._prefix.is_remote:
                         fed_ahead = self._feed(following.ids)  # overlaps with reading the token
                         mx.async_eval(*fed_ahead)  # type: ignore[no-untyped-call]
@@ -274,7 +282,7 @@ class TokenStream:
                     now = time.perf_counter()
                     if known_at is not None:
                         self._gate.record_plain(now - known_at)
-                    known_at = now
+                    known_at = now if is_plain else None
                     self._remember(token)
                     yield self._count_yield(token)
                     following = fed_ahead or self._feed(following.ids)
@@ -287,7 +295,7 @@ class TokenStream:
                     mx.async_eval(*following)  # type: ignore[no-untyped-call]
                     yield self._count_yield(token)
                     continue
-                drafted_at = time.perf_counter()
+                drafted_at, again = time.perf_counter(), len(self._again)
                 following, right = self._verify(token, proposal)
                 yield self._count_yield(token)
                 for accepted in proposal.ids[:right]:
@@ -298,11 +306,15 @@ class TokenStream:
                 seconds = time.perf_counter() - drafted_at
                 if proposal.kind == DRAFTED:
                     self._gate.record_drafted(len(proposal.ids), drafted_at - started_at)
-                self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
+                tokens = 1 + len(proposal.ids)
+                self._gate.record_verified(proposal.kind, tokens, right, seconds, again)
         finally:
             if self._yielded > self._fed >= 0:  # the last token was yielded before it was fed
                 self._feed(mx.array(self._answer[-1:]))
             self._drop_last(self._fed - self._yielded)
+            if self._again:
+                self._forward(mx.zeros(0, mx.int32))
+            self._undo = None
             del self.log_probabilities[before + self._yielded :]
 
     def feed_last_again(self) -> None:
@@ -372,7 +384,10 @@ class TokenStream:
     def _verify(self, token: int, proposal: _Proposal) -> tuple[_Chosen, int]:
         """Feed a token and a proposal. Returns the model's choice after the last accepted token,
         and the number of tokens accepted."""
+        undo = None if self._drops_exactly else self._prefix.step_undo()
+        fed = [*self._again, token, *proposal.ids]
         chosen = self._feed(mx.array([token, *proposal.ids]))
+        self._undo = None if undo is None else (undo, fed)
         mx.eval(*chosen)
         agree = [bool(a == b) for a, b in zip(np.array(chosen.ids), proposal.ids, strict=False)]
         right = [*agree, False].index(False)
@@ -391,7 +406,7 @@ class TokenStream:
     def _feed(self, tokens: mx.array) -> _Chosen:
         """Feed token ids (n,); returns the model's choice after each of them, lazily."""
         with mx.stream(generation_stream):
-            logits = self._model(tokens[None], cache=self._prefix.cache)[0]
+            logits = self._forward(tokens)
             first = self._place + self._fed + 1
             self._fed += len(tokens)
             if self._processors:
@@ -404,6 +419,16 @@ class TokenStream:
             logits = logits.astype(mx.float32)
             chosen_logits = mx.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
             return _Chosen(ids, chosen_logits - mx.logsumexp(logits, axis=-1))
+
+    def _forward(self, tokens: mx.array) -> mx.array:
+        """Feed token ids (n,), after those that must be fed again. Returns logits (n, vocabulary),
+        lazily."""
+        fed, again = tokens, len(self._again)
+        if again:
+            fed = mx.concatenate([mx.array(self._again), tokens.astype(mx.int32)])
+        self._again, self._undo = [], None
+        logits: mx.array = self._model(fed[None], cache=self._prefix.cache)[0, again:]
+        return logits
 
     def _choose(self, logits: mx.array, row: int, place: int) -> mx.array:
         """Choose the token (1,) at index `place` of the answer from row `row` of the logits."""
@@ -419,7 +444,14 @@ class TokenStream:
     def _drop_last(self, count: int) -> None:
         if count <= 0:
             return
-        self._prefix.drop_last(count)
+        if self._drops_exactly:
+            self._prefix.drop_last(count)
+        elif self._undo is not None:
+            undo, fed = self._undo
+            undo(len(fed))
+            self._again, self._undo = fed[:-count], None
+        else:
+            self._again = self._again[:-count]
         self._fed -= count
         if self._processors:
             self._context = self._context[:-count]

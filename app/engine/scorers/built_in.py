@@ -70,7 +70,7 @@ class BuiltInScorer:
 
     def find(self, prompt: Prompt, context: ScoringContext, on_pieces: OnPieces) -> Importance:
         """As `score`, but reports only how many pieces of the text are done."""
-        target, encoder = context.pair.target, built_in_encoder()
+        target, encoder = context.pair.target, context.pair.encoder or built_in_encoder()
         with context.clock.timed(Phase.SCORE):
             return built_in_scores(
                 target, encoder, prompt, context.question, context.chunk, on_pieces

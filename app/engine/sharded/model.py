@@ -33,7 +33,7 @@ from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wante
 from app.engine.cache.snapshot_folder import folder_names
 from app.engine.model.loader import LoadedModel
 from app.engine.progress import ShardsLost
-from app.estimate.memory import BUDGET_SHARE
+from app.estimate.memory import BUDGET_SHARE, MIN_CHECKPOINTS
 
 _numbers = itertools.count(1)
 """Numbers of caches."""
@@ -74,7 +74,7 @@ class Shards(Protocol):
         ...
 
     def free(self, share: float) -> float:
-        """Bytes free below this share of the memory ceiling, on the machine with the fewest."""
+        """Bytes free below this share of the memory ceiling, on the machine that has least."""
         ...
 
     def close(self) -> None:
@@ -235,6 +235,10 @@ class ShardedPrefixCache(PrefixCache):
         with self._repeated("mark", end=int(positions[-1]) + 1, positions=positions, read=read):
             super().mark_cached(ids, positions, read)
 
+    def extend(self, ids: NDArray[np.int32]) -> None:
+        with self._repeated("extend", end=len(ids)):
+            super().extend(ids)
+
     def evict(self, positions: Positions) -> None:
         with self._repeated("evict", positions=positions):
             super().evict(positions)
@@ -244,14 +248,9 @@ class ShardedPrefixCache(PrefixCache):
             with self._repeated("retain_all", retain_all=retain_all):
                 super().set_retain_all(retain_all)
 
-    def add_checkpoint(self) -> None:
-        with self._repeated("add_checkpoint"):
-            super().add_checkpoint()
-
-    def borrow_checkpoint(self, other: PrefixCache) -> None:
-        assert isinstance(other, ShardedPrefixCache)
-        with self._repeated("borrow_checkpoint", other=other.ranks.number):
-            super().borrow_checkpoint(other)
+    def add_checkpoint(self, limit: int = MIN_CHECKPOINTS, lasting: bool = False) -> None:
+        with self._repeated("add_checkpoint", limit=limit, lasting=lasting):
+            super().add_checkpoint(limit, lasting)
 
     @property
     def nbytes(self) -> int:
@@ -279,6 +278,17 @@ class ShardedPrefixCache(PrefixCache):
     def drop_last(self, count: int) -> None:
         self.ranks.send("trim", count=count)
         super().drop_last(count)
+
+    def step_undo(self) -> Callable[[int], None] | None:
+        if (undo := super().step_undo()) is None:
+            return None
+        self.ranks.send("prepare_undo")
+
+        def undo_everywhere(count: int) -> None:
+            undo(count)
+            self.ranks.send("undo", count=count)
+
+        return undo_everywhere
 
     def _fill(
         self,

@@ -135,6 +135,7 @@ class ShardRunner:
             self._snapshots = Snapshots(snapshots, limit, {"target": model.fingerprint})
         self._caches: dict[int, PrefixCache] = {}
         self._reserved: dict[int, AbstractContextManager[None]] = {}
+        self._undos: dict[int, Callable[[int], None] | None] = {}
         self.operations: dict[str, Callable[..., Reply | None]] = {
             method.__name__: method
             for method in (
@@ -143,12 +144,14 @@ class ShardRunner:
                 self.forget,
                 self.clear,
                 self.mark,
+                self.extend,
                 self.evict,
                 self.retain_all,
                 self.add_checkpoint,
-                self.borrow_checkpoint,
                 self.rewind,
                 self.trim,
+                self.prepare_undo,
+                self.undo,
                 self.release,
                 self.fetch,
                 self.check,
@@ -176,6 +179,7 @@ class ShardRunner:
 
     def forget(self, cache: int) -> None:
         self._caches.pop(cache, None)
+        self._undos.pop(cache, None)
 
     def clear(self, cache: int) -> None:
         self._caches[cache].clear()
@@ -183,7 +187,12 @@ class ShardRunner:
     def mark(self, cache: int, end: int, positions: Positions, read: int) -> None:
         """Record that the tokens at `positions` were read; the cache then has `end` tokens. Ranks
         do not know the ids of skipped tokens, so all ids are 0."""
+        self._undos.pop(cache, None)
         self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
+
+    def extend(self, cache: int, end: int) -> None:
+        """Record that the tokens after those recorded so far, up to `end`, are skipped."""
+        self._caches[cache].extend(np.zeros(end, np.int32))
 
     def evict(self, cache: int, positions: Positions) -> None:
         self._caches[cache].evict(positions)
@@ -191,17 +200,23 @@ class ShardRunner:
     def retain_all(self, cache: int, retain_all: bool) -> None:
         self._caches[cache].set_retain_all(retain_all)
 
-    def add_checkpoint(self, cache: int) -> None:
-        self._caches[cache].add_checkpoint()
-
-    def borrow_checkpoint(self, cache: int, other: int) -> None:
-        self._caches[cache].borrow_checkpoint(self._caches[other])
+    def add_checkpoint(self, cache: int, limit: int, lasting: bool) -> None:
+        self._caches[cache].add_checkpoint(limit, lasting)
 
     def rewind(self, cache: int, position: int) -> None:
         self._caches[cache].rewind(position)
 
     def trim(self, cache: int, count: int) -> None:
         drop_last(self._caches[cache].cache, count)
+
+    def prepare_undo(self, cache: int) -> None:
+        """Let `undo` restore the current state, until the next `prepare_undo` or `mark`."""
+        self._undos[cache] = self._caches[cache].step_undo()
+
+    def undo(self, cache: int, count: int) -> None:
+        """Undo the last step, of `count` tokens."""
+        if (undo := self._undos.pop(cache, None)) is not None:
+            undo(count)
 
     def release(self, cache: int, holder: int) -> None:
         release(self._caches[cache], self._caches[holder])

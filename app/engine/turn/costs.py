@@ -48,8 +48,9 @@ def first_costs(pair: ModelPair) -> Costs:
     target, draft = pair.target, pair.draft
     step, per_token = _speed(target)
     rate = 2 * target.info.parameters / per_token if target.info.parameters else matrix_rate()
-    encoding = SMALL_MATRICES * ENCODER_OPERATIONS / rate
-    full = LinearCost(step, TOKENISE_SECONDS + (encoding if pair.only_quotes else 0.0))
+    encoding = SMALL_MATRICES * pair.encoder_operations / rate
+    quoting = SMALL_MATRICES * ENCODER_OPERATIONS / rate if pair.only_quotes else 0.0
+    full = LinearCost(step, TOKENISE_SECONDS + quoting)
     read = LinearCost(0.0, per_token, per_token * attention_ratio(target))
     if draft is None:
         sparse = LinearCost(step, full.per_token + encoding)
@@ -91,7 +92,7 @@ class PairCosts:
         self._has_draft = draft is not None
         self._first = first_costs(pair)
         self._ratios = attention_ratio(pair.target), attention_ratio(draft) if draft else 0.0
-        prints = pair.target.fingerprint, draft.fingerprint if draft else ""
+        prints = pair.target.fingerprint, pair.draft_fingerprint
         self._record = MachineRecord(folder, "costs", *prints)
         self._stored = self._record.read(_parse) or _Stored([], [])
         self.costs = self._fit()

@@ -1,9 +1,10 @@
-"""Prefills a turn's prompt: all tokens (dense) or the selected ones (sparse). Tokens that earlier
-turns cached are reused."""
+"""Prefills a turn's prompt: all tokens (dense), or the selected ones (sparse). Tokens that earlier
+turns cached are not read again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,14 @@ from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.memory.manager import MemoryManager, TurnMemory, prefill_need
+from app.engine.memory.manager import MemoryManager, TurnMemory, encoding_need, prefill_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
 from app.engine.turn.turn_estimate import reread_pays
+from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm
 from app.protocol.options import AUTO_KEEP
@@ -26,12 +28,18 @@ from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
 
+CHECKPOINT_SHARE, MAX_WITHIN = 0.1, 8
+"""Checkpoints within the documents use at most this share of free memory, and are at most so many:
+`k` of them leave one in 2k + 2 of the tokens to read again that a checkpoint right before the first
+recalled one would save."""
+
 
 class PromptReader:
     """Reads one turn's prompt into the conversation's caches.
 
-    `reused_tokens` were cached before the turn, `read_tokens` are cached so far, and
-    `recalled_tokens` were inserted before tokens that were already cached."""
+    It counts tokens of the prompt: `reused_tokens` were cached before the turn and are used again,
+    `read_tokens` are cached now (these include the reused ones), and `recalled_tokens` were skipped
+    by earlier turns and read in this one."""
 
     def __init__(
         self,
@@ -44,12 +52,12 @@ class PromptReader:
     ) -> None:
         self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
         self.work: dict[CostTerm, AttentionWork] = {}
-        """Attention work of each model, for the cost model."""
+        """Attention work of draft and target in this turn; the cost model learns from it."""
         self.keep = ask.expected_keep
         self.max_keep = 1.0
         """Upper limit for an automatic keep, from free memory and the time limit."""
         self.reasons: list[Reason] = []
-        """How an automatic keep was chosen, and whether cached tokens were re-read."""
+        """Reasons to report: how keep was chosen, and whether cached tokens were read again."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, conversation
         self._clock = clock
@@ -59,10 +67,10 @@ class PromptReader:
     def _target(self) -> PrefixCache:
         return self._conversation.target
 
-    # Prefill leaves the last token to the decoder, which needs its logits.
+    # Prefill stops before the last token. The decoder feeds that one, because it needs its logits.
 
     def read_dense(self, prompt: Prompt) -> None:
-        """Prefill everything from the first skipped or uncached token on."""
+        """Prefill the whole prompt. Only the beginning of the cache that has no gaps is reused."""
         ids, target = prompt.ids, self._target
         start = target.rewind(min(target.common_prefix_len(ids[:-1]), target.dense_prefix_len))
         target.set_retain_all(False)
@@ -70,7 +78,7 @@ class PromptReader:
         self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
 
     def read_sparse(self, prompt: Prompt, scorer: Scorer) -> None:
-        """Prefill the pinned tokens and those that the scorer selects, as far as not cached."""
+        """Score the prompt, and prefill the pinned and selected tokens that are not cached yet."""
         self._conversation.ensure_positioned()
         target, ids, tuning = self._target, prompt.ids, self._ask.tuning
         shared = target.common_prefix_len(ids[:-1])
@@ -105,8 +113,9 @@ class PromptReader:
         set_next_position(target.cache, len(ids) - 1)
 
     def _reread_is_faster(self, prompt: Prompt, missing: Positions, start: int) -> bool:
-        """Whether dropping the cached documents and reading the selection from scratch is much
-        faster than recalling `missing` tokens into a cache that ends at token `start`."""
+        """Whether to drop the cached documents and read the whole selection again: True if that is
+        predicted to be much faster than inserting the `missing` tokens into the cache. `start` is
+        the position after the last cached token."""
         target = self._target
         if self._costs.target is None or not len(missing) or (first := int(missing[0])) >= start:
             return False
@@ -119,8 +128,9 @@ class PromptReader:
         return reread_pays(self._costs.target, prompt, self.keep, recall)
 
     def _cached_before(self, prompt: Prompt, scorer: Scorer) -> NDArray[np.bool_]:
-        """Which tokens were cached before the turn, bool (L,). If this turn repeats one that was
-        stopped during prefill, those cached before that turn, so that the selection is the same."""
+        """Which tokens were cached before this turn, bool (L,). If this turn repeats one that was
+        stopped during prefill, tokens that the stopped turn read do not count, so that the same
+        tokens are selected again."""
         cached, scored = self._target.cached, self._conversation.scored
         if scored is not None and scored.is_of(prompt, scorer, self._ask.tuning.chunk):
             selected = scored.select(self._ask.keep_ratio)[0].positions
@@ -129,8 +139,8 @@ class PromptReader:
         return cached.copy()
 
     def resume_position(self, prompt: Prompt) -> int | None:
-        """Where prefill must start to continue the answer at the end of `prompt`; None if tokens
-        before the answer are missing too."""
+        """The position at which prefill must start so that the answer at the end of `prompt` can be
+        continued. None if the question is not cached completely."""
         target, ids, question = self._target, prompt.ids, prompt.question_start
         if not prompt.answer_prefix_len:
             return None
@@ -138,7 +148,8 @@ class PromptReader:
         return start if start > question and target.cached[question:start].all() else None
 
     def resume(self, prompt: Prompt, start: int) -> None:
-        """Prefill from `start` (see `resume_position`); tokens skipped before it stay skipped."""
+        """Prefill from position `start` on (see `resume_position`). Tokens that were skipped before
+        it stay skipped."""
         target, last = self._target, len(prompt.ids) - 1
         start = target.rewind(start)
         self.reused_tokens = int(target.cached.sum())
@@ -146,15 +157,18 @@ class PromptReader:
         set_next_position(target.cache, last)
 
     def preview_selection(self, prompt: Prompt, scorer: Scorer) -> None:
-        """Show what a sparse read from scratch would select, in a turn that reads densely."""
+        """Show what a sparse read would select if nothing were cached. Used by dense turns."""
         self._select(self._score(prompt, scorer))
 
     def _score(self, prompt: Prompt, scorer: Scorer) -> ScoredPrompt:
-        """Score the prompt as if nothing were cached, or reuse the scores of the last turn if that
-        scored the same prompt."""
+        """Score the prompt as if nothing were cached. If the last turn scored the same prompt, its
+        scores are reused."""
         ask, clock, last = self._ask, self._clock, self._conversation.scored
         if last is not None and last.is_of(prompt, scorer, ask.tuning.chunk):
-            importance, recalled = last.importance, last.recalled  # the last answer needed them
+            importance, recalled = (
+                last.importance,
+                last.recalled,
+            )  # by the last answer
             show_importance(clock, importance * ~prompt.pinned)
         else:
             importance, recalled = self._importance(prompt, scorer), np.zeros(0, np.int32)
@@ -174,6 +188,9 @@ class PromptReader:
             self._ask.conversation is not None,
             self._costs.draft,
         )
+        if self._pair.encoder is not None:
+            need = encoding_need(self._pair.target, self._pair.encoder, len(prompt.ids))
+            self._memory.ensure_encoding(need)
         importance = scorer.score(prompt, context)
         if context.draft_work is not None:
             self.work[CostTerm.DRAFT] = context.draft_work
@@ -197,8 +214,8 @@ class PromptReader:
         self.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
-        """Prefill the target at these ascending positions. Checkpoints at the start of the
-        documents and at the end of the question let later turns rewind to there."""
+        """Prefill the target at these ascending positions. Checkpoints before and within the
+        documents, and before and after the question, let later turns rewind to there."""
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
@@ -208,14 +225,17 @@ class PromptReader:
             curve = self._costs.target.seconds_until(work)
             self._clock.forecast.expect(Phase.PREFILL, curve(count))
         need = prefill_need(model, count, total, target.retain_all)
-        fits = self._memory.ensure(need, total)
+        within = self._checkpoints_within(model.free_memory() - need.preferred)
+        limit = MIN_CHECKPOINTS + within
+        new = max(limit - len(target.checkpoints), 0)
+        fits = self._memory.ensure(prefill_need(model, count, total, target.retain_all, new), total)
         report = self._clock.report(Phase.PREFILL, count, seconds=curve)
-        ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
-        checkpoints = [prompt.first_eligible, *ends] if target.needs_checkpoints else []
-        boundaries = np.searchsorted(positions, checkpoints)
+        borders = self._checkpoint_positions(prompt, positions, within)
+        boundaries = np.searchsorted(positions, [*borders])
         done = 0
         with self._clock.timed(Phase.PREFILL), target.reserved(count * fits):
-            for part in np.split(positions, boundaries):
+            parts = np.split(positions, boundaries)
+            for part, border in zip_longest(parts, borders):
 
                 def on_step(now: int, before: int = done) -> None:
                     self.read_tokens = int(target.cached.sum())
@@ -229,6 +249,38 @@ class PromptReader:
                 if len(part):
                     target.prefill_at(model.model, prompt.ids, part, model.step, on_step, on_part)
                 done += len(part)
-                if done in boundaries:
-                    target.add_checkpoint()
+                if border is not None:
+                    target.extend(prompt.ids[:border])
+                    target.add_checkpoint(limit, borders[border])
         self.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
+
+    def _checkpoints_within(self, free: float) -> int:
+        """Number of checkpoints within the documents, of which `free` bytes allow a share. They
+        only matter for recurrent layers."""
+        each = self._pair.target.cache_size.state_bytes
+        return min(int(CHECKPOINT_SHARE * max(free, 0) / each), MAX_WITHIN) if each else 0
+
+    def _checkpoint_positions(
+        self, prompt: Prompt, positions: Positions, within: int
+    ) -> dict[int, bool]:
+        """Where to add checkpoints while `positions` are read: position -> whether it is lasting.
+        Those `within` the documents are spread evenly over the tokens that are read of them, at
+        whole steps."""
+        target = self._target
+        if not target.needs_checkpoints:
+            return {}
+        questions, ends = (
+            [s.start for s in prompt.segments if s.kind is kind]
+            for kind in (SegmentKind.QUESTION, SegmentKind.GENERATION)
+        )
+        borders = dict.fromkeys([*questions, *ends], False)
+        borders |= dict.fromkeys([prompt.first_eligible, *questions[:1]], True)
+        documents = prompt.tokens_of(SegmentKind.DOCUMENT)
+        read = positions[documents[positions]]
+        if within and len(read):
+            cached = np.count_nonzero(target.cached & documents[: len(target)])
+            step = self._pair.target.step.tokens
+            apart = -(-(cached + len(read)) // (within + 1))
+            apart = -(-apart // step) * step
+            borders = dict.fromkeys(read[apart::apart].tolist(), False) | borders
+        return {p: borders[p] for p in sorted(borders) if p >= len(target)}

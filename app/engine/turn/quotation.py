@@ -1,13 +1,13 @@
-"""Finds the passage of the documents that answers a question, for a model that can only quote.
+"""Finds the passages of the documents that may answer a question, for a model that can only quote.
 
 A text is split into *units*: sentences, or lines of code and tables. The unit nearest to the
-question is quoted together with the text around it in its paragraph.
+question is quoted together with the text around it in its paragraph. It is the answer if it clearly
+leads; otherwise the nearest passages are shown as candidates, or none if nothing is near.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,16 +17,34 @@ from numpy.typing import NDArray
 
 from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
+from app.engine.scorers.built_in import trust
+from app.engine.scorers.file_index import query, terms
+from app.protocol.prompt import Message
 from app.util.prose import keeps_lines
-from app.util.sentences import Unit, asks, questions_in, units
+from app.util.sentences import Unit, asks_for_overview, questions_in, units
 
-MIN_SCORE = 0.5
-"""Minimum score of an answer. Of 48 questions about another document, 90 % score lower."""
+MIN_LEAD = 0.2
+"""The nearest passage is the answer if its score is at least this much higher than the next one's:
+then at most a tenth of natural questions get a wrong answer. `python -m benchmarks.quotation --dev`
+measures it; measure again after a change of the text encoder."""
+MIN_SIMILARITY = 0.32
+"""Minimum cosine between a question and the nearest sentence. Below it, the documents are not about
+the question. Measured by the same command."""
+ANSWER_SIMILARITY = 0.44
+"""The same for a passage that is given as the answer: it halves the answers to questions that have
+none, and hardly loses a right one."""
+CANDIDATES = 3
+"""Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
-    "No passage of the document seems to answer this. This demo model can only quote; a real model"
-    " answers in its own words."
+    "No passage of the document seems to be about this. This demo model can only quote; a real"
+    " model answers in its own words."
 )
 """Written instead of a quote."""
+PASSAGES_FOUND = (
+    "I found these passages, the nearest first, but this demo model cannot tell whether they answer"
+    " the question. It can only quote; a real model answers in its own words."
+)
+"""Written before the candidates."""
 MIN_WORDS = 5
 """Units with fewer words are never chosen."""
 MAX_HEADINGS = 4
@@ -56,7 +74,8 @@ _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„�
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Characters `start:end` of `source`. `score` ranges from -1 to 3."""
+    """Characters `start:end` of `source`. `score` ranges from -2 to 5, and says how much the
+    question's words and meaning are in the passage."""
 
     source: PromptText
     start: int
@@ -75,44 +94,134 @@ class Quote:
         end = int(np.searchsorted(starts[:-1], self.end, side="left"))
         return first + start, first + end
 
-
-def quote(prompt: Prompt, question: str, on_pieces: OnPieces) -> tuple[Prompt, str]:
-    """The prompt with the passage that answers the question pinned, and its text, or
-    `NOTHING_FOUND`. Raises what `on_pieces` raises."""
-    found = best_quote(prompt.texts, question, built_in_encoder(), on_pieces)
-    if found is None or found.score < MIN_SCORE:
-        return prompt, NOTHING_FOUND
-    return replace(prompt, user_pins=(*prompt.user_pins, found.tokens)), found.text
+    def overlaps(self, other: Quote) -> bool:
+        return self.source is other.source and self.start < other.end and other.start < self.end
 
 
-def best_quote(
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The passages nearest to a question, the nearest first. `similarity` is the cosine between
+    the question and the sentence nearest to it; the share of its words if the encoder does not know
+    its language; and at least 1 if a phrase that it quotes is found."""
+
+    quotes: tuple[Quote, ...] = ()
+    similarity: float = -1.0
+
+    @property
+    def lead(self) -> float:
+        """How much higher the first passage's score is than the second one's."""
+        best, other, *_ = *(quote.score for quote in self.quotes), 0.0, 0.0
+        return best - max(other, 0.0)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the first passage is given as the answer."""
+        return self.similarity >= ANSWER_SIMILARITY and self.lead >= MIN_LEAD
+
+    @property
+    def shown(self) -> tuple[Quote, ...]:
+        """The answer alone, or the candidates, or nothing if nothing is near."""
+        if self.similarity < MIN_SIMILARITY:
+            return ()
+        return self.quotes[:1] if self.answers else self.quotes
+
+
+def quote(
+    prompt: Prompt, messages: Sequence[Message], question: str, on_pieces: OnPieces
+) -> tuple[Prompt, str]:
+    """The prompt with the passages that are quoted pinned, and the answer: the passage that answers
+    the question, or else the nearest passages with their lines, or `NOTHING_FOUND`. Raises what
+    `on_pieces` raises."""
+    found = find_quotes(prompt.texts, question, built_in_encoder(), on_pieces)
+    pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
+    return replace(prompt, user_pins=pins), _answer(found, messages)
+
+
+def _answer(found: Found, messages: Sequence[Message]) -> str:
+    if not found.shown:
+        return NOTHING_FOUND
+    if found.answers:
+        return found.shown[0].text
+    parts = [PASSAGES_FOUND]
+    for number, each in enumerate(found.shown, 1):
+        parts += [f"{number}. {_place(each, messages)}:", each.text]
+    return "\n\n".join(parts)
+
+
+def _place(quote: Quote, messages: Sequence[Message]) -> str:
+    """Name and lines of a passage, such as `report.txt, lines 4 to 6`."""
+    number = quote.source.document
+    assert number is not None
+    document = messages[quote.source.message].in_prompt[number]
+    first = document.line + document.text.count("\n", 0, quote.start)
+    last = first + quote.text.count("\n")
+    lines = f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
+    return f"{document.name}, {lines}" if document.name else lines
+
+
+def find_quotes(
     texts: Sequence[PromptText], question: str, encoder: TextEncoder, on_pieces: OnPieces
-) -> Quote | None:
-    """The passage around the unit nearest to the question by meaning and words, from the documents
-    among `texts`; None if they are empty. Raises what `on_pieces` raises."""
+) -> Found:
+    """The passages around the units nearest to the question by meaning and words, from the
+    documents among `texts`. Raises what `on_pieces` raises."""
     documents = [text for text in texts if text.document is not None]
     cut = [units(text.text) for text in documents]
     places = [(number, index) for number, each in enumerate(cut) for index in range(len(each))]
     if not places:
-        return None
+        return Found()
+    if asks_for_overview(question):  # the beginnings
+        before = np.array([float(index) for _, index in places])
+        return Found(_best(documents, cut, places, -before), 1.0)
     found = [
         documents[number].text[cut[number][index].start : cut[number][index].end]
         for number, index in places
     ]
-    parts = questions_in(question)
-    asked = [part for part in parts if asks(part)] or parts
-    vectors = encoder.encode_questions(asked, on_pieces)
-    scores = (encoder.encode(found, on_pieces) @ vectors.T).max(axis=1)
-    scores += _shared_words(question, found)
-    scores += PHRASE_BONUS * _with_phrase(question, documents, cut)
+    questions = encoder.encode_questions(questions_in(question), on_pieces)
+    vectors = encoder.encode(found, on_pieces)
+    first_of_document = np.array([index == 0 for _, index in places])
+    similarities = (vectors @ questions.T).max(axis=1)
+    scores = similarities + (_around_each(vectors, first_of_document) @ questions.T).max(axis=1)
+    words = _shared_words(question, found, first_of_document)
+    phrases = _with_phrase(question, documents, cut)
+    scores += words + PHRASE_BONUS * phrases
     scores += TERM_BONUS * _with_term(question, found)
-    scores -= [2.0 * (len(_WORD.findall(text)) < MIN_WORDS) for text in found]
+    too_short = np.array([len(_WORD.findall(text)) < MIN_WORDS for text in found])
+    scores -= 2.0 * too_short
     scores -= [HEADING_PENALTY * cut[number][index].is_heading for number, index in places]
     scores += HEADING_SHARE * _of_headings(cut, scores)
-    best = int(np.argmax(scores))
-    number, index = places[best]
-    start, end = around(documents[number].text, cut[number], index)
-    return Quote(documents[number], start, end, float(scores[best]))
+    weight = trust(encoder.known_share(question))
+    near = weight * similarities + (1 - weight) * words + phrases - 2.0 * too_short
+    return Found(_best(documents, cut, places, scores), float(near.max()))
+
+
+def _best(
+    documents: Sequence[PromptText],
+    cut: Sequence[Sequence[Unit]],
+    places: Sequence[tuple[int, int]],
+    scores: NDArray[np.floating],
+) -> tuple[Quote, ...]:
+    """The passages around the units with the highest scores, at most CANDIDATES."""
+    quotes: list[Quote] = []
+    for place in np.argsort(-scores, kind="stable").tolist():
+        number, index = places[place]
+        start, end = around(documents[number].text, cut[number], index)
+        next_best = Quote(documents[number], start, end, float(scores[place]))
+        if not any(next_best.overlaps(each) for each in quotes):
+            quotes.append(next_best)
+        if len(quotes) == CANDIDATES:
+            break
+    return tuple(quotes)
+
+
+def _around_each(
+    vectors: NDArray[np.float32], first_of_document: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Per unit: the vector of the unit and its neighbours together, of length 1."""
+    together = vectors.copy()
+    follows = ~first_of_document[1:, None]
+    together[1:] += vectors[:-1] * follows
+    together[:-1] += vectors[1:] * follows
+    return np.asarray(together / np.linalg.norm(together, axis=1, keepdims=True))
 
 
 def _of_headings(
@@ -207,16 +316,22 @@ def _with_term(question: str, found: Sequence[str]) -> NDArray[np.float64]:
     return np.array([float(any(map(is_asked, each))) for each in terms])
 
 
-def _shared_words(question: str, found: Sequence[str]) -> NDArray[np.float64]:
-    """Per text: the share of the question's words that it contains, weighted by rarity."""
-    words = [_stems(text) for text in found]
-    holders = Counter(word for each in words for word in each)
-    rarity = {
-        word: np.log(1 + (len(found) - holders[word] + 0.5) / (holders[word] + 0.5))
-        for word in _stems(question)
-    }
-    total = sum(rarity.values()) or 1.0
-    return np.array([sum(rarity[word] for word in each & rarity.keys()) for each in words]) / total
+def _shared_words(
+    question: str, found: Sequence[str], first_of_document: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Per text: the share of the question's words that it contains, weighted by rarity; the mean of
+    what it contains alone and together with its neighbours."""
+    asked = list(query(question))
+    words = [{term for word in _WORD.findall(text) for term in terms(word)} for text in found]
+    alone = np.array([[term in each for term in asked] for each in words], bool)
+    alone = alone.reshape(len(found), len(asked))
+    follows = ~first_of_document[1:, None]
+    together = alone.copy()
+    together[1:] |= alone[:-1] & follows
+    together[:-1] |= alone[1:] & follows
+    holders = alone.sum(axis=0)
+    rarity = np.log(1 + (len(found) - holders + 0.5) / (holders + 0.5))
+    return np.asarray((alone + 1.0 * together) @ rarity / (2 * rarity.sum() or 1.0))
 
 
 def _long_words(text: str) -> set[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.model.prompt import Prompt, Prompts
-from app.engine.model.text_encoder import built_in_encoder
+from app.engine.model.text_encoder import TextEncoder, built_in_encoder
 from app.engine.scorers.file_index import FileIndex, Page, RankedPage
 from app.protocol.events import RankedFile
 from app.protocol.options import (
@@ -64,7 +64,8 @@ class RetrievedPrompt:
 
 
 class Retriever:
-    """Retrieval for one model with a context of `context` tokens (0: unlimited)."""
+    """Retrieval for one model with a context of `context` tokens (0: unlimited). `encoder`: the
+    text encoder that the user chose; None: the built-in one."""
 
     def __init__(
         self,
@@ -73,8 +74,10 @@ class Retriever:
         thinking: bool,
         check: Check,
         values: TemplateValues = (),
+        encoder: TextEncoder | None = None,
     ) -> None:
         self._prompts, self._context, self._check = prompts, context, check
+        self._encoder = encoder
         self._build: Build = lambda messages: prompts.build(messages, check, thinking, values)
 
     def fit(
@@ -185,7 +188,8 @@ class Retriever:
         present = {_place(each) for brought in kept.values() for each in brought}
         allowed = {each for each in every if each.name not in files.never}
         earlier = texts[-2] if len(texts) > 1 else ""
-        ranked = index.rank(texts[-1], earlier, allowed, built_in_encoder(), on_files)
+        encoder = self._encoder or built_in_encoder()
+        ranked = index.rank(texts[-1], earlier, allowed, encoder, on_files)
         ranked = [each for each in ranked if not _is_in(each.page, present)]
         room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
         wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)

@@ -19,6 +19,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
+from app.engine.model.text_encoder import built_in_encoder
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
     Forecast,
@@ -30,6 +31,7 @@ from app.engine.progress import (
     TurnError,
 )
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
+from app.engine.turn.citations import cite, read_texts
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.engine.turn.prompt_reader import PromptReader
@@ -41,6 +43,7 @@ from app.estimate.plan import Plan
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, CostTerm, Timing
 from app.protocol.events import (
+    Cited,
     EngineWarning,
     FellBackToDense,
     Finished,
@@ -97,6 +100,8 @@ class Turn:
         self._fallback: Reason | None = None
         self._sharing_refusal: Reason | None = None
         """Why a prefix that another conversation has cached cannot be shared."""
+        self._quotes_nothing = False
+        """The target can only quote, and no passage seems to answer the question."""
 
     def run(self) -> None:
         """Emit the turn's events up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory
@@ -111,7 +116,29 @@ class Turn:
             raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
             raise TurnError(FailureKind.MEMORY_EXHAUSTED)
+        self._cite(ended)
         self._emit(self._clock.whole(self._finished(ended)))
+
+    def _cite(self, ended: FinishReason) -> None:
+        """Find the citations of the answer. It is complete without them, so a failure is only
+        reported."""
+        prompt, answer = self._prompt, self._decoder.text
+        if prompt is None or not answer or not self._ask.cite or self._ask.messages[-1].plain:
+            return
+        if self._quotes_nothing or self._pair.target.lost is not None:
+            return
+        texts = read_texts(prompt, self._cache.target.cached[: len(prompt.ids)])
+        if not texts:
+            return
+        try:
+            encoder = None if ended is FinishReason.MEMORY else built_in_encoder()
+            citations = cite(answer, self._ask.question, texts, encoder)
+        except Exception as error:
+            memory.reraise_gpu_lost(error)
+            reason = Reason(ReasonCode.CITATIONS_UNKNOWN, memory.cause_of(error))
+            self._emit(EngineWarning(reason, self._ask.conversation))
+        else:
+            self._emit(Cited(self._clock.turn, citations))
 
     def _finished(self, ended: FinishReason) -> Finished:
         ids, text = tuple(self._decoder.ids), self._decoder.text
@@ -182,6 +209,7 @@ class Turn:
             sampling.thinking,
             clock.check_cancel,
             sampling.template_values,
+            self._pair.encoder,
         )
         typed = [Document("", each.text) for each in ask.messages]
         typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
@@ -261,16 +289,22 @@ class Turn:
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
-        """If the pair only quotes: the prompt with the quoted passage pinned, and its text."""
+        """If the pair only quotes: the prompt with the quoted passages pinned, and the
+        answer."""
         question = self._ask.question
         if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
         with self._clock.timed(Phase.SCORE):
-            return quote(
-                prompt, question, lambda done, sentences: report(total * done // sentences)
+            found, text = quote(
+                prompt,
+                self._ask.messages,
+                question,
+                lambda done, sentences: report(total * done // sentences),
             )
+        self._quotes_nothing = found.user_pins == prompt.user_pins
+        return found, text
 
     def _answer_budget(self, prompt: Prompt) -> int:
         """Maximum tokens to generate. Raises TurnError if the prompt fills the context."""

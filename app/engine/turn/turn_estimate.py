@@ -10,13 +10,20 @@ import numpy as np
 
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager, MemoryNeed, prefill_need, scoring_need
+from app.engine.memory.manager import (
+    MemoryManager,
+    MemoryNeed,
+    encoding_need,
+    prefill_need,
+    scoring_need,
+)
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
 from app.engine.progress import ScoringPart, Step
 from app.engine.scorers.attention import draft_work
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
+from app.engine.scorers.overview import OverviewScorer
 from app.engine.scorers.scorer import Scorer
 from app.estimate.memory import largest_that_fits
 from app.estimate.plan import PredictedTtft
@@ -35,6 +42,7 @@ from app.protocol.options import expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data
 from app.protocol.stats import Phase, Reading
+from app.util.sentences import asks_for_overview
 
 MIN_KEEP = 0.01
 """Lower limit for an automatic keep."""
@@ -116,7 +124,7 @@ class TurnEstimate:
             return scorers
         parts = self.scorer.parts
         if ScoringPart.BUILT_IN in parts:
-            scorers[ScoringPart.BUILT_IN] = ENCODER_OPERATIONS
+            scorers[ScoringPart.BUILT_IN] = self.pair.encoder_operations
         if ScoringPart.DRAFT in parts and self.pair.draft is not None:
             scorers[ScoringPart.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
@@ -144,6 +152,8 @@ class TurnEstimate:
 
     @property
     def scorer(self) -> Scorer:
+        if asks_for_overview(self.ask.question):
+            return OverviewScorer()
         return self.choose_scorer(self.pair, len(self.prompt.draft_prompt.ids))
 
     @property
@@ -168,10 +178,13 @@ class TurnEstimate:
 
     def _with_built_in(self, costs: Costs) -> Costs:
         """The costs, with the draft's increased by the built-in scorer's if that scores this prompt
-        only because of its length: the other turns were timed without it."""
+        only because of its length: the other turns were timed without it. Without scoring, the
+        draft costs nothing."""
         draft, usual = costs.draft, self.choose_scorer(self.pair, 0)
         if draft is None or usual.parts == self.scorer.parts:
             return costs
+        if not self.scorer.parts:
+            return replace(costs, draft=replace(draft, per_token=0.0))
         scorers = self._scorers(True)
         ratio = sum(scorers.values()) / scorers[ScoringPart.DRAFT]
         return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
@@ -213,7 +226,11 @@ class TurnEstimate:
         recalled += int((pinned[:start] & ~cached).sum())
         new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
         lost = None
-        if recalled and not target.can_insert_at(first := int(np.argmin(cached))):
+        if recalled and not target.can_insert_at(int(np.argmin(cached))):
+            # Chunks may be recalled anywhere: the first of n is after one of n + 1 equal parts.
+            uncached = np.flatnonzero(~cached)
+            chunks = -(-recalled // tuning.chunk)
+            first = int(uncached[len(uncached) // (chunks + 1)])
             lost = int(cached[target.rewind_target(first) :].sum())
         question = int(cached[prompt.question_start :].sum())
         return sparse_work(new, recalled, int(cached.sum()), start, question, lost)
@@ -225,9 +242,11 @@ class TurnEstimate:
         return NotEnoughMemory(need.task, need.minimum, free) if need.minimum > free else None
 
     def _scoring_need(self) -> MemoryNeed | None:
-        """None if no draft scores."""
+        """None if neither a draft nor a chosen encoder scores."""
         draft, cache = self.pair.draft, self.cache.draft
         ids = self.prompt.draft_prompt.ids
+        if self.pair.encoder is not None:
+            return encoding_need(self.pair.target, self.pair.encoder, len(ids))
         if draft is None or cache is None or not self._uses_draft:
             return None
         new = len(ids) - cache.common_prefix_len(ids)

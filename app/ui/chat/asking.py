@@ -268,7 +268,7 @@ class AskingScreen(Screen[None]):
         """Ask the last question again, as it was asked or in full."""
         last = self.open_chats.shown.conversation.last
         if self.broken or last is None:
-            self.notice.show("No question to ask again.")
+            self.notice.show("There is no question to ask again.")
         elif self.may_ask():
             mode = Mode.FULL if in_full else last.question.mode
             self.ask_again(mode, last.question.keep)
@@ -327,7 +327,7 @@ class AskingScreen(Screen[None]):
             if chat is self.open_chats.shown:
                 await self.transcript.show_queued(None)
                 await self.transcript.add_turn(pending.turn)
-        within = self.settings.reading.first_word_within
+        within = self.settings.reading.first_word_within_s
         ask = replace(pending.command, within_seconds=within)
         chat.asked = self.engine.ask(ask, self.bridge.listener)
         if self._cancel_on_start:

@@ -23,7 +23,7 @@ from app.util.sanitize import sanitize_line
 
 METER_CELLS = 10
 GAP = "   "
-BUILT_IN = "built-in draft"
+BUILT_IN = "built-in scorer"
 MEMORY_CELLS = 6
 MIN_TITLE_CELLS = 10
 """Minimum width of the title; if there is less room, it is not shown."""
@@ -93,7 +93,7 @@ class Header(Widget):
 
     title: reactive[str] = reactive("")
     status: reactive[str] = reactive("")
-    """Why the conversation is not saved, such as "read-only"."""
+    """"not saved", if conversations are not saved."""
     port: reactive[int | None] = reactive(None)
     """The port of the server; None while it is stopped."""
     memory: reactive[MemoryStats | None] = reactive(None)

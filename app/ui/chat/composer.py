@@ -28,7 +28,7 @@ from app.ui.terminal import Clipboard
 from app.util.sanitize import sanitize
 
 EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
-WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
+WHOLE_TEXT_ADVICE = "This question seems to need the whole text: {} reads it in full."
 
 
 class ComposeBox(TextArea):
@@ -43,23 +43,23 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Earlier or later question (first or last line)",
+            tooltip="Browse earlier questions (from first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Earlier or later question (first or last line)",
+            tooltip="Browse earlier questions (from first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",
-            tooltip="Remove the last attachment (in an empty box)",
+            tooltip="Remove the last attachment (if the box is empty)",
         ),
         Binding(
             "@", "type('@')", "Attach", id="compose.attach",
-            tooltip="Attach a file or folder (at the start of a word)",
+            tooltip="Attach a file or folder: type @ and its name",
         ),
         Binding(
             "/", "type('/')", "Commands", id="compose.commands",
-            tooltip="List all commands (in an empty box)",
+            tooltip="List all commands (if the box is empty)",
         ),
         Binding("ctrl+a", "again_or_start", show=False),
         Binding(
@@ -373,4 +373,5 @@ class Composer(Vertical):
         if mode is Mode.FULL or asks_for_every_token(self.box.text) is None:
             self.notice.suggest("")
         else:
-            self.notice.suggest(WHOLE_TEXT_ADVICE.format("auto" if mode is Mode.AUTO else "^T"))
+            how = "auto mode" if mode is Mode.AUTO else "^T"
+            self.notice.suggest(WHOLE_TEXT_ADVICE.format(how))

@@ -19,7 +19,7 @@ from app.ui.state.open_chats import OpenChats
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-ALL_CACHED = "all cached: saves nothing"
+ALL_CACHED = "saves nothing (all cached)"
 CHARACTERS_PER_TOKEN = 4
 """An estimate for typed text, which is short compared with attachments, and shown in hundreds."""
 

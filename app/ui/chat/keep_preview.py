@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
+from app.protocol.citations import Citation
 from app.protocol.engine import Engine
 from app.protocol.events import (
     Event,
@@ -58,8 +59,11 @@ class KeepPreview:
         self._slider.open(keep)
         self._preview(keep)
 
-    def spans_screen(self, turn: Turn, hit: DocumentHit | None = None) -> SpansScreen | None:
-        """What was read of a turn's documents, at the `hit` of a search; None if it has none."""
+    def spans_screen(
+        self, turn: Turn, hit: DocumentHit | None = None, citation: Citation | None = None
+    ) -> SpansScreen | None:
+        """A screen that shows which parts of a turn's documents were read. It opens at the `hit` of
+        a search or at a `citation`. None if the turn has no documents."""
         from app.ui.spans.screen import SpansScreen
 
         progress = turn.progress
@@ -70,7 +74,9 @@ class KeepPreview:
         self._begin(turn)
         shown = None if selected is None else selected.keep_ratio
         status = _reading_status(progress)
-        self._spans = SpansScreen(documents, progress.keep, self._try_keep, shown, status, hit)
+        self._spans = SpansScreen(
+            documents, progress.keep, self._try_keep, shown, status, hit, citation
+        )
         self._spans_turn = turn
         return self._spans
 
@@ -127,10 +133,6 @@ class KeepPreview:
         self._send_next()
 
     def end(self) -> None:
-        if self._spans is not None:
-            from app.ui.spans.copies import clear_cache
-
-            clear_cache()
         self._spans = self._spans_turn = None
         turn, progress = self._turn, self._progress
         self._turn = self._progress = None
@@ -161,7 +163,7 @@ class KeepPreview:
 
         chat = self._open_chats.shown
         messages = chat.conversation.documents_by_message(turn)
-        return read_documents(messages, turn.progress, selected, turn.text)
+        return read_documents(messages, turn.progress, selected, turn.citations)
 
 
 def _reading_status(progress: TurnProgress) -> str:

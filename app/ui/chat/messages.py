@@ -14,6 +14,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.events import DescendantBlur, DescendantFocus
 
+from app.chat.citations import Footnote, summary
 from app.chat.conversation import Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.protocol.commands import Load
@@ -32,8 +33,10 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.files.overview import choice_text, file_facts, files_for, files_of
 from app.ui.keys import forward_key
 from app.ui.state.repository import OpenChat
+from app.ui.transcript.citations import CitationsScreen, CitationsView
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
+from app.ui.transcript.turn_view import AnswerView
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_FILES = "No files here. Type @ to attach a file or a folder."
+NO_CITATIONS = "This answer has no citations."
 NO_DOCUMENTS = "No documents to show. Paste one and ask about it."
 ONE_VERSION = "There is only one version. ^E edits the question, ^A asks again."
 
@@ -55,7 +59,7 @@ class MessagesScreen(AskingScreen):
         ),
         Binding(
             "shift+tab", "above", "Attached", id="chat.above",
-            tooltip="Select an attachment, else the last message",
+            tooltip="Select an attachment, or the last message",
         ),
         Binding(
             "ctrl+f", "files", "Files", id="chat.files",
@@ -151,6 +155,8 @@ class MessagesScreen(AskingScreen):
                 self._ask_again_with(turn, Mode.FULL, turn.question.keep)
             case "spans":
                 self._show_spans(turn)
+            case "citations":
+                self._list_citations(view)
             case "delete":
                 if self._can_change():
                     self._change(self._delete(turn, view.part))
@@ -197,6 +203,24 @@ class MessagesScreen(AskingScreen):
             self.notice.show(NO_DOCUMENTS)
         else:
             self._push_spans(turn, screen)
+
+    def _list_citations(self, view: MessageView) -> None:
+        notes = view.citations if isinstance(view, AnswerView) else []
+        if not notes:
+            self.notice.show(NO_CITATIONS)
+            return
+
+        def chosen(note: Footnote | None) -> None:
+            if note is not None:
+                self.post_message(CitationsView.Chosen(view.turn, note))
+
+        self.app.push_screen(CitationsScreen(notes, summary(view.turn.citations)), chosen)
+
+    @on(CitationsView.Chosen)
+    def _show_citation(self, event: CitationsView.Chosen) -> None:
+        screen = self.keep_preview.spans_screen(event.turn, citation=event.note.citation)
+        if screen is not None:
+            self._push_spans(event.turn, screen)
 
     def _push_spans(self, turn: Turn, screen: SpansScreen) -> None:
         self.app.push_screen(screen, partial(self._spans_closed, turn))

@@ -312,7 +312,9 @@ class RealModel:
     async def fetch(self, jobs: Jobs, cache: Callable[[], ModelCache]) -> None:
         loader = self._loader
         if not loader.failed and not loader.load.only_quotes:
-            self._notice.show(f"{pair_names(loader.load)} already answers in its own words.")
+            self._notice.show(
+                f"{pair_names(loader.load)} is loaded. F6 replaces only the demo model."
+            )
             return
         if self._chat is not None:
             return

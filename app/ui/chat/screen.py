@@ -102,12 +102,12 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="Set how much is read (selected answer: ask again)",
+            tooltip="Set how much is read, also for a selected answer",
             priority=True,
         ),
         Binding(
             "ctrl+a", "ask_again", "Again", id="chat.again",
-            tooltip="Ask the last question again (in an empty box)",
+            tooltip="Ask the last question again (if the box is empty)",
         ),
         Binding(
             "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
@@ -115,11 +115,11 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+s", "show_spans", "What was read", id="chat.spans",
-            tooltip="Show what was read of the documents",
+            tooltip="Show which parts of the documents were read",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
-            tooltip="Continue the last answer, if cut off or stopped",
+            tooltip="Continue a stopped or cut-off answer",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
-    "  A draft finds what matters for your question; the model reads only that.",
+    "  It finds what matters for your question; the model reads only that.",
     "  Each answer says how much was read. ^S shows what, ^R reads everything.",
 )
 TRY_IT = "  Press ⏎ to ask about a sample, the GNU GPL. Or paste a text, or type @."

@@ -117,7 +117,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         ),
         Binding(
             "ctrl+z", "undo", "Undo", id="list.undo",
-            tooltip="Restore the conversation deleted last", priority=True,
+            tooltip="Restore the last deleted conversation", priority=True,
         ),
         Binding(
             "escape,ctrl+o", "close", "Close", id="list.close", tooltip="Close", priority=True
@@ -207,7 +207,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
                 shown, total = len(found.hits), formatting.plural(found.total, "document")
                 count += f" · {total}" if shown == found.total else f" · {shown} of {total}"
             if found.unindexed:
-                count += f" · {formatting.count(found.unindexed)} not indexed yet"
+                count += f" · {formatting.count(found.unindexed)} not searchable yet"
         self.show_heading("Conversations", count)
 
     def _refresh_statuses(self) -> None:
@@ -342,7 +342,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if (chosen := self._highlighted) is not None:
             name = free_name(Path.cwd(), chosen.title)
             self.prompt.ask(
-                "Export to (.md, .html or .json)",
+                "Export to file (.md, .html or .json)",
                 str(name),
                 lambda path: self._export(chosen, path),
             )

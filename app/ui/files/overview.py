@@ -123,7 +123,7 @@ def file_facts(
         if file.name in nearly:
             number, ranked = nearly[file.name]
             words = f" · {', '.join(ranked.words)}" if ranked.words else ""
-            reason = f"{_ordinal(len(parts) + number + 1)}, score {ranked.score:.2f}{words}"
+            reason = f"rank {len(parts) + number + 1}, score {ranked.score:.2f}{words}"
         return FileFacts(file.name, size, file in in_turn, estimated=True, reason=reason)
 
     return [facts(file) for file in files]
@@ -132,18 +132,13 @@ def file_facts(
 def _reason(part: RetrievedPart) -> str:
     match part.reason:
         case RetrievalReason.WORDS:
-            return f"words: {', '.join(part.words)}" if part.words else "words"
+            return f"words: {', '.join(part.words)}" if part.words else "words of the question"
         case RetrievalReason.MEANING:
-            return "meaning"
+            return "similar in meaning"
         case RetrievalReason.NAME:
             return "named in the question"
         case RetrievalReason.CHOSEN:
             return "your choice"
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def summary(facts: Sequence[FileFacts], room: int | None, always: int, never: int) -> str:
@@ -155,7 +150,7 @@ def summary(facts: Sequence[FileFacts], room: int | None, always: int, never: in
         about = "about " if any(each.estimated for each in shown) else ""
         of = f" of {formatting.count(room)}" if room else ""
         text = f"{formatting.count(len(shown))} of {total} · {about}{tokens}{of} tokens"
-        text += f" · {before:,} earlier" if before else ""
+        text += f" · {before:,} from earlier questions" if before else ""
     else:
         tokens = formatting.short_count(sum(each.tokens for each in facts))
         text = f"{total} · about {tokens} tokens"

@@ -155,7 +155,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         ),
         Binding(
             "space", "cycle", "Choose", id="files.choose",
-            tooltip="Read it always, never or automatically (on a folder: all its files)",
+            tooltip="Read the file or folder always, never or automatically",
             priority=True,
         ),
         Binding(

@@ -51,8 +51,14 @@ def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
     lines += [_dim(text) for text in sampling_lines(model)]
     if model.entry is not None and model.entry.measured:
         lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
-    memory = "Memory with its draft" if overview.default_draft else "Memory with the built-in draft"
-    lines += [_EMPTY, *_drafts(overview), _EMPTY, _dim(memory), *_memory_table(overview.fit)]
+    memory = "its draft" if overview.default_draft else "the built-in scorer"
+    lines += [
+        _EMPTY,
+        *_drafts(overview),
+        _EMPTY,
+        _dim(f"Memory with {memory}"),
+        *_memory_table(overview.fit),
+    ]
     lines += [_EMPTY, *map(Content, verdict_sentences(overview.fit))]
     return Content("\n").join(lines)
 
@@ -87,7 +93,7 @@ def _whereabouts(found: FoundModel) -> list[Content]:
         _dim("specchat never changes or deletes it."),
     ]
     if found.aliases:
-        lines.insert(0, _dim(f"Also named {', '.join(found.aliases)}."))
+        lines.insert(0, _dim(f"Also called {', '.join(found.aliases)}."))
     return lines
 
 
@@ -103,9 +109,9 @@ def download_text(name: str, job: Job | None, details: str) -> Content:
 
 def _drafts(overview: ModelOverview) -> list[Content]:
     mark = "  " if overview.default_draft else "▸ "
-    built_in = f"built-in draft: {built_in_speedup():.1f}x faster, r 0, nothing to download"
+    built_in = f"built-in scorer: {built_in_speedup():.1f}x faster, r 0, nothing to download"
     lines = [Content.assemble((mark, WARN), built_in)]
-    for each in overview.drafts[:MAX_DRAFTS]:
+    for each in overview.shown_drafts(MAX_DRAFTS):
         size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"
         source = "" if each.source is RatioSource.PREDICTED else f" ({each.source})"
@@ -117,11 +123,9 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         lines.append(Content.assemble((mark, WARN), line))
         lines.append(_dim(f"  {each.benefit}"))
         lines += [_warn(f"  {note}") for note in each.notes]
-    formula = f"1 / (r + keep + {OVERHEAD:.2f})"
-    lines.append(
-        _dim(f"Faster: time to the first word at keep {DEFAULT_KEEP_RATIO:.0%}, {formula}.")
-    )
-    lines.append(_dim("r: cost of the draft for each token, relative to the target."))
+    faster = f"faster: first word at keep {DEFAULT_KEEP_RATIO:.0%} compared with a full read"
+    lines.append(_dim(f"{faster}, 1 / (r + keep + {OVERHEAD:.2f})."))
+    lines.append(_dim("r: the draft's cost per token, divided by the target's."))
     return lines
 
 
@@ -235,7 +239,7 @@ def cost_text(
         again = f"The next question reads this conversation again ({tokens})."
         lines.append(Content.assemble(("! ", WARN), again))
     if candidate is None:
-        lines.append(Content("The built-in draft chooses what is read."))
+        lines.append(Content("The built-in scorer chooses what is read."))
     if status.blocked_reason:
         lines.append(Content.assemble(("! ", WARN), sanitize_line(status.blocked_reason)))
     lines += [Content(""), Content.styled("Memory", DIM), *memory_lines(overview, candidate)]

@@ -21,7 +21,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MIN_NAME = 36
-"""Cells for a long name; facts that leave it fewer are not shown."""
+"""Cells for a long name; facts are dropped if they leave it less."""
 DIM, WARN = "$ink-dim", "$accent"
 
 
@@ -34,9 +34,9 @@ class Tab(StrEnum):
 class RowKind(StrEnum):
     MODEL = "model"
     FOUND = "found"
-    """On the hub; only its name is known."""
+    """A model on the hub, of which only the name is known."""
     GGUF = "gguf"
-    """A file that another program keeps."""
+    """A GGUF file that belongs to another program or to the user."""
     DOWNLOAD = "download"
     TRASH = "trash"
     SEARCH = "search"
@@ -47,8 +47,8 @@ class RowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """`facts` stand to the right of the name, the most important one first; `details` are the
-    pieces of the second line with their styles; `label` is shown instead of the name."""
+    """`facts` are shown to the right of the name, the most important one first. `details` are the
+    parts of the second line, each with its style. `label`, if given, is shown instead of `name`."""
 
     kind: RowKind
     name: str
@@ -88,8 +88,8 @@ def installed_rows(
 
 
 def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> list[ModelRow]:
-    """Models to download, those that fit first; then names that the hub `found`; then what else
-    can be done with `text`."""
+    """Models of the catalogue that can be downloaded, those that fit first; then models that were
+    `found` on the hub; then actions for the typed `text`."""
     away = [each for each in inventory.models if not each.model.installed]
     away.sort(key=lambda each: each.fit.max_tokens == 0)
     rows = _matching((_model(each, inventory, False) for each in away), text)
@@ -104,7 +104,7 @@ def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> lis
 
 
 def download_rows(inventory: Inventory, jobs: Sequence[Job], text: str) -> list[ModelRow]:
-    """This run's jobs, the last one first, then downloads of an earlier or another process."""
+    """Jobs of this process, the newest first, then unfinished downloads of other processes."""
     rows = [_job(job) for job in reversed(jobs)]
     started = {job.repository for job in jobs}
     rows += [_unfinished(each) for each in inventory.unfinished if each.repository not in started]
@@ -176,7 +176,7 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Mo
     if is_target:
         details.insert(0, ("loaded · ", WARN))
     if overview.fit.max_tokens:
-        faster, draft = built_in_speedup(), "the built-in draft"
+        faster, draft = built_in_speedup(), "the built-in scorer"
         if own is not None:
             faster, draft = own.speedup(), draft_name(overview, own)
         details.append((f" · {faster:.1f}x faster · with {draft}", DIM))
@@ -189,7 +189,7 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Mo
 def _found(
     found: FoundModel, inventory: Inventory, is_target: Callable[[ModelOverview], bool]
 ) -> ModelRow:
-    """A row named by the model's path, because the model is loaded by it."""
+    """A model of another program. The row's name is the path, by which the model is loaded."""
     name, label, program = str(found.path), sanitize_line(found.name), f"{found.program} · "
     overview = inventory.find(name)
     if overview is not None and found.fault is None:
@@ -209,7 +209,7 @@ def _unusable(installed: Installed) -> ModelRow:
 
 
 def _fault(installed: Installed) -> str:
-    """The fault without its path, which would fill the line."""
+    """What is wrong with a model, without the path, which would not fit on the line."""
     fault = installed.fault or "Its memory need is unknown."
     folder = str(installed.folder)
     return fault.replace(f"{folder}/", "").replace(f"'{folder}'", "Its folder")
@@ -238,7 +238,7 @@ def _job(job: Job) -> ModelRow:
 
 
 def _unfinished(each: UnfinishedDownload) -> ModelRow:
-    state = "another specchat downloads it" if each.running else "not finished: ⏎ to resume"
+    state = "another specchat is downloading it" if each.running else "not finished: ⏎ to resume"
     details = ((f"{_progress_bar(each.done, each.total)} · {state}", DIM),)
     return ModelRow(RowKind.DOWNLOAD, each.repository, (_done(each.done, each.total),), details)
 

@@ -144,7 +144,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         ),
         Binding(
             "ctrl+z", "undo", "Undo", id="models.undo",
-            tooltip="Restore the model deleted last", priority=True,
+            tooltip="Restore the last deleted model", priority=True,
         ),
         Binding("escape", "close", "Close", id="models.close", tooltip="Close", priority=True),
     ]  # fmt: skip
@@ -347,15 +347,22 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         """Actions that load the model, with the default draft first."""
         name, best = overview.model.name, overview.best_draft
         drafts: list[DraftCandidate | None] = [None]
-        drafts += [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]
+        installed = [each for each in overview.drafts if each.draft.installed]
+        drafts += [each for each in installed if not each.is_encoder][:MAX_DRAFTS]
+        drafts += [each for each in installed if each.is_encoder]
         for each in sorted(drafts, key=lambda draft: draft is not overview.default_draft):
-            draft = draft_name(overview, each) if each else "the built-in draft"
+            draft = draft_name(overview, each) if each else "the built-in scorer"
             speedup = each.speedup() if each else built_in_speedup()
             label = f"Use with {draft} · {speedup:.1f}x faster"
             yield label, partial(self._confirm_pair, name, each)
         if best is not None and not best.draft.installed:
             size, draft = formatting.size(best.draft.download), best.draft.name
             yield f"Download the draft {short(draft)} · {size}", partial(self._download, draft)
+        for each in overview.encoders:
+            if not each.draft.installed and each.worthwhile:
+                size, encoder = formatting.size(each.draft.download), each.draft.name
+                label = f"Download the text encoder {short(encoder)} · {size}"
+                yield label, partial(self._download, encoder)
 
     def _download_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
         model, best = overview.model, overview.best_draft
@@ -467,7 +474,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     async def _describe(self, name: str) -> None:
         """Ask the hub about a model, then open its details."""
-        self.show_message(f"Asking the hub about {name}…")
+        self.show_message(f"Looking up {name}…")
         result = await in_background(partial(self._tasks.describe, name))
         await self._rescan(result.row)
         self.show_message("")
@@ -485,7 +492,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def _remove(self, name: str) -> None:
         installed = self._inventory.installed_model(name)
         if installed is not None and self._pair_status().uses(installed.folder):
-            self.show_message(f"{name} is loaded. Load another pair first.")
+            self.show_message(f"{name} is loaded. Load other models before you delete it.")
         else:
             self._start(partial(self._tasks.remove, name))
 

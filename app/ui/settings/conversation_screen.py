@@ -49,8 +49,11 @@ class PromptBox(TextArea):
     """Shows control characters as symbols."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "cursor_up", "Up", id="prompt.up", tooltip="Line up"),
-        Binding("down", "down", "Down", id="prompt.down", tooltip="Line down, or to the settings"),
+        Binding("up", "cursor_up", "Up", id="prompt.up", tooltip="Move a line up"),
+        Binding(
+            "down", "down", "Down", id="prompt.down",
+            tooltip="Move a line down, or to the settings",
+        ),
     ]  # fmt: skip
 
     @dataclass
@@ -143,8 +146,8 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "Esc done")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above or below"),
-        Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row above or below"),
+        Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Move up or down"),
+        Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Move up or down"),
         Binding(
             "escape,f3", "close", "Done", id="conversation.close",
             tooltip="Close; changes apply from the next question on", priority=True,

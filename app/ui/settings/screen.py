@@ -24,11 +24,9 @@ class SettingsScreen(SettingsForm[None]):
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "go(-1)", "Up", id="settings.up", tooltip="Move up or down", priority=True),
         Binding(
-            "up", "go(-1)", "Up", id="settings.up", tooltip="Row above or below", priority=True
-        ),
-        Binding(
-            "down", "go(1)", "Down", id="settings.down", tooltip="Row above or below", priority=True
+            "down", "go(1)", "Down", id="settings.down", tooltip="Move up or down", priority=True
         ),
         Binding("escape", "close", "Close", id="settings.close", tooltip="Close", priority=True),
     ]

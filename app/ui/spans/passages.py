@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
 from app.chat.turn_progress import TurnProgress
+from app.protocol.citations import Citation, Citations
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
-from app.ui.spans.copies import copied_ranges
 
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
@@ -65,8 +65,8 @@ class ReadDocument:
     importance: tuple[float, ...] = ()
     pinned: tuple[tuple[int, int], ...] = ()
     """Ranges that the user pinned."""
-    copied: tuple[tuple[int, int], ...] = ()
-    """Ranges that the answer copied."""
+    cited: tuple[tuple[int, int], ...] = ()
+    """Ranges that the answer quotes or is supported by, ascending."""
     line: int = 1
     """The number of its first line in its file."""
 
@@ -155,7 +155,7 @@ def read_documents(
     messages: Sequence[Sequence[Document]],
     progress: TurnProgress,
     selected: Selected | None = None,
-    answer: str = "",
+    citations: Citations | None = None,
 ) -> list[ReadDocument]:
     """The documents of the `messages` that the engine got, as a turn read them for this answer, or
     as it would have with the selection `selected`."""
@@ -165,6 +165,7 @@ def read_documents(
     for text in () if selected is None else selected.texts:
         texts.setdefault((text.message, text.document), []).append(text)
     segments = _segments(progress.planned)
+    cited = _cited_ranges(citations)
     in_prompt = progress.messages_with_documents
 
     def read_document(index: tuple[int, int], document: Document) -> ReadDocument:
@@ -174,11 +175,16 @@ def read_documents(
         if selected is not None:
             passages = _passages(length, selected.spans, texts.get(index, ()))
         importance = _importance(segments.get(index), progress.planned, progress.importance)
-        read = ReadDocument(
-            *index, document.name, document.text, passages, importance, document.pinned
+        return ReadDocument(
+            *index,
+            document.name,
+            document.text,
+            passages,
+            importance,
+            document.pinned,
+            cited.get(index, ()),
+            document.line,
         )
-        copied = copied_ranges(answer, document.text, read.is_read)
-        return replace(read, copied=copied, line=document.line)
 
     return [
         read_document((message, number), document)
@@ -187,6 +193,21 @@ def read_documents(
         for number, document in enumerate(documents)
         if document.text
     ]
+
+
+def _cited_ranges(
+    citations: Citations | None,
+) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+    """The cited characters of each document, by message and document: disjoint and ascending."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    passages = () if citations is None else (each.passage for each in citations.found)
+    for message, document, start, end in sorted(passages):
+        ranges = found.setdefault((message, document), [])
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
+        else:
+            ranges.append((start, end))
+    return {index: tuple(ranges) for index, ranges in found.items()}
 
 
 def _read_whole(progress: TurnProgress) -> bool:
@@ -260,10 +281,10 @@ class Collection:
             for passage in document.passages
             if passage.kind is not ReadKind.UNREAD
         ]
-        self._copied: list[Position] = [
+        self._cited: list[Position] = [
             (index, start)
             for index, document in enumerate(self.documents)
-            for start, _ in document.copied
+            for start, _ in document.cited
         ]
 
     def __len__(self) -> int:
@@ -289,18 +310,18 @@ class Collection:
         return None if unread else bisect_right(self._read, position)
 
     @property
-    def copies(self) -> int:
-        return len(self._copied)
+    def citations(self) -> int:
+        return len(self._cited)
 
     def first(self) -> Position:
-        """Where the first passage that was copied starts, or else the first that was read; the
+        """Where the first passage that is cited starts, or else the first that was read; the
         start of all if nothing was."""
-        return next(iter(self._copied or self._read), (0, 0))
+        return next(iter(self._cited or self._read), (0, 0))
 
-    def next_copied(self, position: Position) -> Position | None:
-        """Where the next passage that the answer copied starts; after the last one the first."""
-        found = bisect_right(self._copied, position)
-        return self._copied[found % len(self._copied)] if self._copied else None
+    def next_cited(self, position: Position) -> Position | None:
+        """Where the next passage that the answer cites starts; after the last one the first."""
+        found = bisect_right(self._cited, position)
+        return self._cited[found % len(self._cited)] if self._cited else None
 
     def next_read(self, position: Position) -> Position | None:
         """Where the next passage that was read starts."""
@@ -326,6 +347,14 @@ class Collection:
         for index, text in named:
             if (at := text.find(before + after)) >= 0:
                 return index, at + len(before)
+        return None
+
+    def passage_of(self, citation: Citation) -> Position | None:
+        """Where the passage of a citation starts."""
+        wanted = citation.message, citation.document
+        for index, each in enumerate(self.documents):
+            if (each.message, each.document) == wanted:
+                return index, citation.passage_start
         return None
 
     def find(self, text: str) -> list[SearchHit]:

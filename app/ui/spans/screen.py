@@ -19,11 +19,11 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
+from app.protocol.citations import Citation
 from app.store.records import DocumentHit
 from app.ui.filter_list import FilterList
 from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key, run_own_binding
-from app.ui.spans.copies import place_of
 from app.ui.spans.passages import (
     Collection,
     Passage,
@@ -36,6 +36,7 @@ from app.ui.spans.passages import (
 from app.ui.spans.view import MARKS, DocumentView, Minimap, TextRange, overlapping
 from app.ui.text import ClickLine, LinePart, spread
 from app.util import formatting
+from app.util.places import place_of
 from app.util.sanitize import sanitize_line
 
 GAP = "  "
@@ -61,7 +62,7 @@ class Hint:
 READING = (
     Hint("n next passage", "next", 5, "n next"),
     Hint("p previous", "previous", 4, "p prev"),
-    Hint("a answer's words", "copied", 8, "a answer"),
+    Hint("a cited passages", "cited", 8, "a cited"),
     Hint("/ find", "find", 7),
     Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
@@ -75,9 +76,9 @@ READING = (
 FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
 
 
-def reading_hints(several_documents: bool, copies: bool) -> tuple[Hint, ...]:
-    """Hints without those that are useless here. `copies`: the answer copied something."""
-    useless = {"documents": not several_documents, "copied": not copies}
+def reading_hints(several_documents: bool, cites: bool) -> tuple[Hint, ...]:
+    """Hints without those that are useless here. `cites`: the answer cites something."""
+    useless = {"documents": not several_documents, "cited": not cites}
     return tuple(hint for hint in READING if not useless.get(hint.action))
 
 
@@ -129,7 +130,7 @@ class DocumentsScreen(ModalScreen[int | None]):
         fraction = formatting.percent(self._collection.read_fraction)
         heading = Content.assemble(
             (f"{count}, the most important first", "bold $accent"),
-            (f" · read {fraction} in all", "$ink-dim"),
+            (f" · read {fraction} in total", "$ink-dim"),
         )
         with Vertical(id="documents"):
             yield Static(heading)
@@ -224,14 +225,14 @@ class SpansScreen(Screen[AskAgain | None]):
             "p", "previous", "Previous", id="spans.previous",
             tooltip="Previous passage that was read",
         ),
-        Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
+        Binding("a", "cited", "Answer", id="spans.answer", tooltip="Next cited passage"),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Search all documents"),
         Binding(
             "space", "pin", "Pin", id="spans.pin",
             tooltip="Pin or unpin the paragraph (or click beside it)",
         ),
         Binding(
-            "f", "fold", "Fold", id="spans.fold", tooltip="Hide what was neither read nor pinned"
+            "f", "fold", "Fold", id="spans.fold", tooltip="Show only what was read or pinned"
         ),
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
@@ -259,10 +260,12 @@ class SpansScreen(Screen[AskAgain | None]):
         shown_keep: float | None = None,
         status: str = "",
         hit: DocumentHit | None = None,
+        citation: Citation | None = None,
     ) -> None:
         """`documents` is not empty. `keep` is what was read at; with a `shown_keep`, the documents
         are as that one would read them. `status` says what is being done, while it is. Opens at the
-        `hit`, with its word in the search line, if it is in one of the documents."""
+        `hit`, with its word in the search line, if it is in one of the documents; or at the passage
+        of a `citation`."""
         super().__init__()
         self._documents = Collection(documents)
         self._read_keep = keep
@@ -271,7 +274,8 @@ class SpansScreen(Screen[AskAgain | None]):
         self._doing = status
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         found = None if hit is None else self._documents.locate(hit)
-        self._at, self._start = found or self._documents.first()
+        cited = None if citation is None else self._documents.passage_of(citation)
+        self._at, self._start = found or cited or self._documents.first()
         self.found = "" if hit is None or found is None else hit.match
         """The word of the hit, if it is here."""
         self._collapsed = False
@@ -391,7 +395,7 @@ class SpansScreen(Screen[AskAgain | None]):
         legend = self.query_one("#spans-legend", Static)
         legend.display = self.size.height >= MIN_LEGEND_HEIGHT
         legend.update(self._legend().truncate(width, ellipsis=True))
-        hints = reading_hints(len(self._documents) > 1, self._documents.copies > 0)
+        hints = reading_hints(len(self._documents) > 1, self._documents.citations > 0)
         self._hints.show(FINDING if self.search.display else hints)
 
     def _legend(self) -> Content:
@@ -406,7 +410,7 @@ class SpansScreen(Screen[AskAgain | None]):
         ]
         if ReadKind.UNREAD in kinds:
             parts.append(Content.assemble(("dim", "$ink-unread"), (" not read", "$ink-dim")))
-        if self._documents.copies:
+        if self._documents.citations:
             parts.append(Content.assemble(("bold", "bold $accent"), (" in the answer", "$ink-dim")))
         return Content("   ").join(parts)
 
@@ -414,7 +418,7 @@ class SpansScreen(Screen[AskAgain | None]):
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
         left = Content.assemble(("Passages  ", "bold $accent"), (number, "$ink-dim"))
-        read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
+        read = f"read {formatting.percent(document.read_fraction)}{self._passages()}"
         if self._doing:
             read = self._doing
         elif self._keep != self._read_keep:
@@ -426,11 +430,12 @@ class SpansScreen(Screen[AskAgain | None]):
         return Content.assemble(left, name, right).truncate(width, ellipsis=True)
 
     def _passages(self) -> str:
-        """The number of passages; with several documents, which passage the cursor is in."""
+        """` in 3 passages`; with several documents, which passage the cursor is in."""
         number = self._documents.passage_number(self._position)
         if len(self._documents) == 1 or number is None:
-            return formatting.plural(self._document.passages_read, "passage")
-        return f"passage {number} of {formatting.count(self._documents.passages)}"
+            count = self._document.passages_read
+            return f" in {formatting.plural(count, 'passage')}" if count else ""
+        return f" · passage {number} of {formatting.count(self._documents.passages)}"
 
     def _status(self) -> Content:
         """The row of the cursor, or the last message."""
@@ -438,7 +443,7 @@ class SpansScreen(Screen[AskAgain | None]):
         message, position = self._message
         if message and position == self._position:
             return Content.styled(message, "$accent")
-        place = place_of(self._document.text, offset, self._document.line)
+        place = place_of(self._document.text, offset, self._document.line).text
         passage = self._document.at(offset)
         importance = passage.score
         if importance is None:
@@ -449,8 +454,8 @@ class SpansScreen(Screen[AskAgain | None]):
         elif importance is not None:
             text += f" · importance {importance:.1f}x average"
         row = self.view.rows[self.view.row]
-        copied = " · in the answer" if overlapping(self._document.copied, *row) else ""
-        return Content.assemble(place, (copied, "$accent"), (f" · {text}", "$ink-dim"))
+        cited = " · in the answer" if overlapping(self._document.cited, *row) else ""
+        return Content.assemble(place, (cited, "$accent"), (f" · {text}", "$ink-dim"))
 
     @property
     def _unread_text(self) -> str:
@@ -492,10 +497,10 @@ class SpansScreen(Screen[AskAgain | None]):
         found = self._documents.previous_read((self._at, before))
         self._go_or_show_message(found, "No earlier passages were read.")
 
-    def action_copied(self) -> None:
+    def action_cited(self) -> None:
         self._go_or_show_message(
-            self._documents.next_copied(self._position),
-            "The answer copies nothing from the documents.",
+            self._documents.next_cited(self._position),
+            "The answer cites nothing in the documents.",
         )
 
     def _go_or_show_message(self, position: Position | None, message: str) -> None:
@@ -560,8 +565,8 @@ class SpansScreen(Screen[AskAgain | None]):
         index, start, end = self._hits[number]
         self._go_to(index, start)
         unread = any(p.kind is ReadKind.UNREAD for p in self._document.between(start, end))
-        text = f"{self._unread_text.upper()}: Space pins it" if unread else "read"
-        found = f"{formatting.count(number + 1)} of {formatting.plural(len(self._hits), 'hit')}"
+        text = f"{self._unread_text} (Space pins it)" if unread else "read"
+        found = f"hit {formatting.count(number + 1)} of {formatting.count(len(self._hits))}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:
             found += f" in {formatting.count(documents)} documents"
         self._show_message(f"{found} · {text}")

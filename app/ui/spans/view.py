@@ -142,7 +142,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         "document--mark",
         "document--collapsed",
         "document--hit",
-        "document--copied",
+        "document--cited",
         "document--cursor",
     }
 
@@ -287,7 +287,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
         """The pieces of a row that have one style each."""
         ranges = [(p.start, p.end) for p in self.document.between(start, end)]
-        for others in (self.hits, self._pins, self.document.copied):
+        for others in (self.hits, self._pins, self.document.cited):
             ranges += overlapping(others, start, end)
         cuts = {cut for piece in ranges for cut in piece if start < cut < end}
         return pairwise(sorted({start, end, *cuts}))
@@ -296,8 +296,8 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         pinned = overlapping(self._pins, offset, offset + 1)
         read = ReadKind.PINNED if pinned else self.document.at(offset).kind
         style = self.get_component_rich_style(STYLES[read])
-        if overlapping(self.document.copied, offset, offset + 1):
-            style += self.get_component_rich_style("document--copied")
+        if overlapping(self.document.cited, offset, offset + 1):
+            style += self.get_component_rich_style("document--cited")
         if overlapping(self.hits, offset, offset + 1):
             style += self.get_component_rich_style("document--hit")
         return style

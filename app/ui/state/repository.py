@@ -108,7 +108,7 @@ class ChatRepository:
         """A few words if conversations are not saved."""
         if self._folder is None or self.opening or self.writable:
             return ""
-        return "read-only" if self.readable else "not saved"
+        return "not saved"
 
     def unread_notices(self) -> list[str]:
         """Messages of the store that have not been shown yet."""

@@ -93,11 +93,11 @@ class Sections:
 class Section(LazyContainer):
     """About forty lines of Markdown."""
 
-    def __init__(self, text: str, before: str = "") -> None:
-        """`before` is the section above it."""
+    def __init__(self, text: str, before: str = "", final: str = "") -> None:
+        """`before` is the section above it. `final` is the text as it is shown at the end."""
         apart = before.endswith("\n\n")
         super().__init__(classes="section apart" if apart else "section")
-        self._text = text
+        self._text, self._shown = text, final or text
         self._markdown: Markdown | None = None
         self._streamed = False
 
@@ -107,7 +107,7 @@ class Section(LazyContainer):
         )  # slow to import, so only once there is an answer
 
         self._streamed = False
-        self._markdown = answer_markdown(self._text)
+        self._markdown = answer_markdown(self._shown)
         return [self._markdown]
 
     def estimate_height(self, width: int) -> int:
@@ -116,30 +116,39 @@ class Section(LazyContainer):
     async def show(self, text: str) -> None:
         """The section has grown to `text`."""
         async with self._mount_lock:
-            fresh, self._text = text[len(self._text) :], text
+            fresh, is_final = text[len(self._text) :], self._shown != self._text
+            self._text = self._shown = text
             if fresh and self.has_content and self._markdown is not None:
                 self._streamed = True
-                await self._markdown.append(fresh)
+                if is_final:
+                    await self._markdown.update(text)
+                else:
+                    await self._markdown.append(fresh)
 
-    async def finish(self) -> None:
+    async def finish(self, final: str) -> None:
         """Render again as a whole, which may differ from a streamed document."""
         async with self._mount_lock:
-            if self._streamed and self.has_content and self._markdown is not None:
+            changed, self._shown = self._streamed or final != self._shown, final
+            if changed and self.has_content and self._markdown is not None:
                 self._streamed = False
-                await self._markdown.update(self._text)
+                await self._markdown.update(final)
 
 
 class AnswerText(Vertical):
-    """Call `show` when there is more text, and `finish` at the end."""
+    """Call `show` when there is more text, and `finish` at the end, with the text as it is shown
+    then."""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", final: str = "") -> None:
         super().__init__(classes="answer")
         self._parts = Sections()
         self._length = len(text)
         self._parts.feed(sanitize(text))
         texts = self._parts.texts
         self._sections = [
-            Section(text, before) for before, text in zip(["", *texts], texts, strict=False)
+            Section(text, before, shown)
+            for before, text, shown in zip(
+                ["", *texts], texts, _sections(final or text), strict=False
+            )
         ]
 
         self.display = bool(text)
@@ -162,24 +171,30 @@ class AnswerText(Vertical):
             await self.mount(section)
         await self._sections[-1].mount_content()
 
-    async def finish(self) -> None:
-        for section in self._sections:
-            await section.finish()
+    async def finish(self, final: str) -> None:
+        for section, text in zip(self._sections, _sections(final), strict=True):
+            await section.finish(text)
+
+
+def _sections(text: str) -> list[str]:
+    parts = Sections()
+    parts.feed(sanitize(text))
+    return parts.texts
 
 
 class Quotation(Static):
     """The text of an answer that is a quotation. It is no Markdown, and keeps the line breaks that
     mean something."""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", final: str = "") -> None:
         super().__init__(markup=False, classes="answer quotation")
-        self._draw(text)
+        self._draw(final or text)
 
     async def show(self, text: str) -> None:
         self._draw(text)
 
-    async def finish(self) -> None:
-        """Everything is shown already."""
+    async def finish(self, final: str) -> None:
+        self._draw(final)
 
     def _draw(self, text: str) -> None:
         self.display = bool(text)

@@ -39,11 +39,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "space", "details", "Details", id="message.details",
-            tooltip="Show or hide how it was read (or click that line)",
+            tooltip="Show or hide the details (or click the first line)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, else the details",
+            tooltip="Show or hide the thinking, or else the details",
         ),
         Binding(
             "ctrl+y", "run('copy')", "Copy", id="message.copy",
@@ -51,7 +51,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+k", "run('code')", "Copy code", id="message.code",
-            tooltip="Copy its code (press again for the next block)",
+            tooltip="Copy a code block (press again for the next one)",
         ),
         Binding(
             "ctrl+e", "run('edit')", "Edit", id="message.edit",
@@ -68,6 +68,10 @@ class MessageView(LazyContainer, can_focus=True):
         Binding(
             "ctrl+s", "run('spans')", "What was read", id="message.spans",
             tooltip="Show what was read for this answer",
+        ),
+        Binding(
+            "ctrl+x", "run('citations')", "Citations", id="message.citations",
+            tooltip="Show the passages that the answer is from",
         ),
         Binding(
             "ctrl+d", "run('delete')", "Delete", id="message.delete",
@@ -123,10 +127,10 @@ class MessageView(LazyContainer, can_focus=True):
                 "^Y copy",
                 "^A again",
                 "^R in full",
-                "^G at keep",
+                "^G other keep",
                 "^S passages",
             ]
-            more = ["^K code", "^E edit"]
+            more = ["^X citations", "^K code", "^E edit"]
         else:
             hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]
         if is_last and self.turn.can_continue:

@@ -47,7 +47,7 @@ def panel_lines(
     """All lines of the panel, each at most `view.width` cells wide: what happens, or how much was
     read; the strips while it runs or another keep is tried; with `details`, everything known.
     `hints` are the keys to name after the first line, the most important last."""
-    lines = [_head(state, view, details, hints), *_fallback(state, view, details)]
+    lines = [_head(state, view, details, hints), *_fallback(state, view)]
     if details or not state.finished or state.preview is not None:
         lines.extend(_strips(state, view))
     if details:
@@ -125,18 +125,16 @@ def _amount(state: TurnProgress) -> str:
         return ""
     read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
     later = 0 if state.selected is None else len(state.selected.read_on)
-    return f"{read}, {formatting.plural(later, 'passage')} meanwhile" if later else read
+    return f"{read} and {formatting.plural(later, 'more passage')}" if later else read
 
 
-def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Content]:
-    """Why sparse reading failed: the beginning in one line, or with `details` the whole
-    sentence."""
+def _fallback(state: TurnProgress, view: Viewport) -> list[Content]:
+    """Why sparse reading failed, if it did."""
     if state.fallback is None:
         return []
     text = Content(f"! {sanitize_line(wording.reason(state.fallback))}").stylize(ACCENT)
     room = max(MIN_TEXT_WIDTH, view.width - len(INDENT))
-    lines = text.wrap(room) if details else [text.truncate(room, ellipsis=True)]
-    return [Content.assemble(INDENT, line) for line in lines]
+    return [Content.assemble(INDENT, line) for line in text.wrap(room)]
 
 
 # ------------------------------------------------------------------------------ the strips
@@ -165,7 +163,7 @@ def would_read(selected: Selected) -> str:
     auto = (
         ""
         if selected.auto_keep is None
-        else f"; auto keeps {formatting.percent(selected.auto_keep)}"
+        else f"; auto selects {formatting.percent(selected.auto_keep)}"
     )
     return f"would read {read} of {total} tokens{auto}"
 
@@ -179,7 +177,7 @@ def _heat(state: TurnProgress, view: Viewport) -> Content:
         row = heatmap.heat_row(importance.buckets, width, complete)
         label = "importance"
         if not complete:
-            label += f" {importance.observed}/{importance.to_observe}"
+            label += " so far"
         return _row(_heated(row), label)
     score = state.phases.get(Phase.SCORE)
     fraction = score.done / score.total if score and score.total else 0.0
@@ -204,8 +202,11 @@ def _spans(state: TurnProgress, view: Viewport) -> Content:
     row = heatmap.span_row(shown.spans, shown.prompt_tokens, view.strip_width)
     styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
-    label = "selected" if state.would_select is None else formatting.percent(shown.keep_ratio)
-    return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'passage')}")
+    tried = shown is state.preview or state.would_select is not None
+    label = f"keep {formatting.percent(shown.keep_ratio)}" if tried else "selected"
+    everything = shown.selected_tokens >= shown.prompt_tokens
+    amount = "everything" if everything else formatting.plural(len(shown.spans), "passage")
+    return _row(marks, f"{label} · {amount}")
 
 
 def _row(cells: Content, label: str) -> Content:

@@ -16,7 +16,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
-from app.ui.files.overview import files_for
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
     MOUNT_DISTANCE,
@@ -231,8 +230,7 @@ class Transcript(LockableScroll):
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
         views = {
-            turn.number: TurnView(turn, self._clock, files_for(self._chat.conversation, turn))
-            for turn in turns
+            turn.number: TurnView(turn, self._clock, self._chat.conversation) for turn in turns
         }
         self._views = {**views, **self._views} if before is not None else {**self._views, **views}
         self._show_versions()
@@ -244,12 +242,9 @@ class Transcript(LockableScroll):
     def _show_versions(self) -> None:
         for message in self.messages:
             message.show_version(self._chat.chat.version_of(message.turn, message.part))
-        quotes = (turn for turn in self._chat.conversation.branch if turn.quotes)
-        first_quote = next(quotes, None)
         last = self._turns[-1] if self._turns else None
         documents = [] if last is None else self._chat.conversation.documents_by_message(last)
         for view in self._views.values():
-            view.answer.show_first_quote(view.turn is first_quote)
             view.answer.show_last(view.turn is last, any(documents))
 
     def _show_older_hint(self) -> None:

@@ -12,14 +12,15 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat import wording
-from app.chat.conversation import Question, Turn, TurnPart, TurnState
+from app.chat.citations import Footnote, footnotes, marked, with_footnotes
+from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
-from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
-from app.ui.files.overview import FilesLine
+from app.ui.files.overview import FilesLine, files_for
 from app.ui.text import HangingLines, hanging_indent
 from app.ui.transcript.answer import AnswerText, Quotation
+from app.ui.transcript.citations import CitationsView
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker
 from app.ui.transcript.panel import PrefillPanel
@@ -29,12 +30,13 @@ from app.util.sanitize import sanitize, sanitize_line
 RULE = Content.styled("│ ", "$ink-dim")
 YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
-QUOTE = Content.styled("◆ Quote", "bold")
+DEMO = Content.styled("◆ Demo model", "bold")
 ONLY_QUOTES = (
     f"This demo model can only quote. F6 downloads {SMOLLM2.name}"
     f" ({formatting.size(SMOLLM2.download)}), a small model that answers in its own words."
 )
-RETRY_HINT = "\n  ^A tries it anyway."
+RETRY_HINT = " ^A asks again.", " ^A tries anyway."
+"""For a turn that failed, and for one that was refused because of a prediction."""
 
 
 class ThinkingView(HangingLines):
@@ -130,15 +132,15 @@ def _attached_line(each: Attachment) -> Content:
 class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
-    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+    def __init__(self, turn: Turn, clock: Callable[[], float], conversation: Conversation) -> None:
         super().__init__(turn, TurnPart.ANSWER, classes="answered")
-        self._clock = clock
-        self._is_last, self._has_documents, self._is_first_quote = True, False, False
-        self._available_files = files
+        self._clock, self._conversation = clock, conversation
+        self._is_last, self._has_documents = True, False
         self._files: FilesLine
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: AnswerText | Quotation
+        self._citations: CitationsView
         self._note: Static
 
     @property
@@ -146,15 +148,32 @@ class AnswerView(MessageView):
         return self.turn.state is not TurnState.RUNNING
 
     def content(self) -> Sequence[Widget]:
-        self._files = FilesLine(self.turn, self._available_files)
+        self._files = FilesLine(self.turn, files_for(self._conversation, self.turn))
         self._thinking = ThinkingView(self.turn, self._clock)
         self._panel = PrefillPanel(self.turn.progress, self._clock)
         self._panel.hints = self._keys()
-        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text)
+        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text, self._marked)
+        self._citations = CitationsView(self.turn, self._conversation)
         self._note = Static(markup=False, classes="note")
         self._show_note()
-        speaker = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
-        return [speaker, self._files, self._thinking, self._panel, self._answer, self._note]
+        speaker = Speaker(DEMO if self.turn.quotes else ANSWER, self)
+        above = [speaker, self._files, self._thinking, self._panel]
+        return [*above, self._answer, self._citations, self._note]
+
+    @property
+    def text(self) -> str:
+        return with_footnotes(self.turn.text, self.turn.citations, self.citations)
+
+    @property
+    def citations(self) -> list[Footnote]:
+        documents = self._conversation.documents_by_message(self.turn)
+        return footnotes(self.turn.citations, documents)
+
+    @property
+    def _marked(self) -> str:
+        """The answer with the numbers of its citations, once they are known."""
+        running = self.turn.state is TurnState.RUNNING
+        return self.turn.text if running else marked(self.turn.text, self.turn.citations)
 
     def estimate_height(self, width: int) -> int:
         return 5 + estimate_rows(self.turn.text, width)
@@ -180,7 +199,8 @@ class AnswerView(MessageView):
             self.tick()
             await self._answer.show(self.turn.text)
             if self.can_unmount:
-                await self._answer.finish()
+                await self._answer.finish(self._marked)
+                self._citations.show()
             self._show_note()
 
     def action_details(self) -> None:
@@ -194,18 +214,12 @@ class AnswerView(MessageView):
             self.action_details()
 
     def show_last(self, is_last: bool, has_documents: bool) -> None:
-        """Only the last answer can be continued, and only its line names keys. `has_documents`:
-        whether the conversation has documents to show."""
+        """Only the last answer can be continued, only its line names keys, and only below it a
+        note explains the demo model. `has_documents`: whether the conversation has documents to
+        show."""
         if (is_last, has_documents) != (self._is_last, self._has_documents):
             self._is_last, self._has_documents = is_last, has_documents
             self.tick()
-            if self.has_content:
-                self._show_note()
-
-    def show_first_quote(self, is_first: bool) -> None:
-        """Below the first quotation of a conversation, a note explains the demo model."""
-        if is_first != self._is_first_quote:
-            self._is_first_quote = is_first
             if self.has_content:
                 self._show_note()
 
@@ -215,7 +229,7 @@ class AnswerView(MessageView):
         sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
-            keys.append("^S what was read" if sparse else "^S where it comes from")
+            keys.append("^S what was read" if sparse else "^S sources")
         if self._is_last and sparse:
             keys.append("^R read everything")
         return keys
@@ -224,7 +238,7 @@ class AnswerView(MessageView):
         ending = _ending_text(self.turn)
         if ending is not None and self.turn.can_continue and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
-        if self._is_first_quote and self.turn.state is TurnState.DONE:
+        if self.turn.quotes and self._is_last and self.turn.state is TurnState.DONE:
             hint = Content.styled(ONLY_QUOTES, "$ink-dim")
             ending = hint if ending is None else Content("\n").join([ending, hint])
         self._note.update(ending or "")
@@ -234,13 +248,12 @@ class AnswerView(MessageView):
 class TurnView(Vertical):
     """A turn: the question, how it is read, the answer, and how it ended."""
 
-    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
-        """`turn` changes with the engine's events; `answer.update_turn` shows that. `files` are
-        those from which some may be chosen."""
+    def __init__(self, turn: Turn, clock: Callable[[], float], conversation: Conversation) -> None:
+        """`turn` changes with the engine's events; `answer.update_turn` shows that."""
         super().__init__(classes="turn")
         self.turn = turn
         self.question = QuestionView(turn)
-        self.answer = AnswerView(turn, clock, files)
+        self.answer = AnswerView(turn, clock, conversation)
 
     def compose(self) -> ComposeResult:
         yield self.question
@@ -268,21 +281,19 @@ def _ending_text(turn: Turn) -> Content | None:
             (sanitize_line(problem), "bold"),
             "\n  ",
             (sanitize_line(advice), "$ink-dim"),
-            ("\n  The model will not see this question. ^R asks it again in full.", "$ink-dim"),
-            (RETRY_HINT if turn.failure.predicted else "", "$ink-dim"),
+            ("\n  The model will not see this question.", "$ink-dim"),
+            (RETRY_HINT[turn.failure.predicted], "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:
-        return Content.styled(
-            "■ stopped: memory nearly used up · the text so far stays", "$ink-dim"
-        )
+        return Content.styled("■ stopped: memory nearly used up · the text is kept", "$ink-dim")
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
-        return Content.styled("■ stopped · the text so far stays", "$ink-dim")
+        return Content.styled("■ stopped · the text is kept", "$ink-dim")
     if turn.ended is FinishReason.REPEATED:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is FinishReason.LENGTH:
         tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
         at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
-        return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
+        return Content.styled(f"■ cut off{at} (limit: Max tokens in F2)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
     if unsure := wording.unsure_note(turn.statistics):

@@ -14,13 +14,14 @@ import numpy as np
 from corpus import write_corpus
 from numpy.typing import NDArray
 from teacher import Teacher
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from app.engine.model.text_encoder import Shape, Weights, encode
+from app.engine.model.encoder_network import Shape, Weights, encode
 
 OUT = Path(__file__).resolve().parents[1]
 VOCABULARY, WIDTH, INNER = 24_576, 256, 1024
-SHAPE = Shape(layers=3, heads=8, max_tokens=128)
+SHAPE = Shape(layers=3, heads=8, max_tokens=128, eps=1e-6, activation="relu")
+POSITIONS = "embeddings.position_embeddings.weight"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 SHARD, BATCH, RATE, WARMUP = 20_000, 128, 1e-3, 300
 TEMPERATURE = 0.05
@@ -36,6 +37,9 @@ def run(folder: Path, minutes: float) -> None:
     axes = main_axes(shards)
     weights = initial(teacher, tokenizer, axes)
     export(train(weights, tokenizer, lines, shards, axes, folder / "checkpoint.npz", minutes))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     tokenizer.save(str(OUT / "tokenizer.json"))
 
 
@@ -81,19 +85,23 @@ def initial(teacher: Teacher, tokenizer: Tokenizer, axes: NDArray[np.float32]) -
     alone = teacher.encode(names)
     tokens = (alone - alone[100:].mean(axis=0)) @ axes
     weights = {
-        "tokens": mx.array((tokens / tokens.std() * 0.05).astype(np.float32)),
-        "positions": normal(SHAPE.max_tokens, WIDTH, scale=0.005),
+        "embeddings.word_embeddings.weight": mx.array(
+            (tokens / tokens.std() * 0.05).astype(np.float32)
+        ),
+        POSITIONS: normal(SHAPE.max_tokens, WIDTH, scale=0.005),
     }
-    norms = ["norm", *(f"{i}.norm_{n}" for i in range(SHAPE.layers) for n in (1, 2))]
-    for name in norms:
+    layers = [f"encoder.layer.{layer}" for layer in range(SHAPE.layers)]
+    norms = [f"{at}.{name}.LayerNorm" for at in layers for name in ("attention.output", "output")]
+    for name in ("embeddings.LayerNorm", *norms):
         weights |= {f"{name}.weight": mx.ones(WIDTH), f"{name}.bias": mx.zeros(WIDTH)}
-    sizes = dict.fromkeys(("query", "key", "value", "output"), (WIDTH, WIDTH))
-    sizes |= {"up": (INNER, WIDTH), "down": (WIDTH, INNER)}
-    for layer in range(SHAPE.layers):
+    inside = ("self.query", "self.key", "self.value", "output.dense")
+    sizes = {f"attention.{name}": (WIDTH, WIDTH) for name in inside}
+    sizes |= {"intermediate.dense": (INNER, WIDTH), "output.dense": (WIDTH, INNER)}
+    for at in layers:
         for name, size in sizes.items():
-            scale = 0.02 if name in ("output", "down") else 0.04
-            weights[f"{layer}.{name}.weight"] = normal(*size, scale=scale)
-            weights[f"{layer}.{name}.bias"] = mx.zeros(size[0])
+            scale = 0.02 if name.endswith("output.dense") else 0.04
+            weights[f"{at}.{name}.weight"] = normal(*size, scale=scale)
+            weights[f"{at}.{name}.bias"] = mx.zeros(size[0])
     return weights
 
 
@@ -174,16 +182,28 @@ def export(weights: Weights) -> None:
     """Matrices in 8 bits, everything else in 16."""
     stored: Weights = {}
     for name, value in weights.items():
-        if value.ndim == 2 and name != "positions":
+        if value.ndim == 2 and name != POSITIONS:
             packed, scales, biases = mx.quantize(value, group_size=64, bits=8)
-            stored[name] = packed
-            stored[f"{name}.scales"] = scales.astype(mx.float16)
-            stored[f"{name}.biases"] = biases.astype(mx.float16)
+            stored[name], base = packed, name.removesuffix(".weight")
+            stored[f"{base}.scales"] = scales.astype(mx.float16)
+            stored[f"{base}.biases"] = biases.astype(mx.float16)
         else:
             stored[name] = value.astype(mx.float16)
     mx.save_safetensors(str(OUT / "model.safetensors"), stored)
-    shape = {"layers": SHAPE.layers, "heads": SHAPE.heads, "max_tokens": SHAPE.max_tokens}
-    (OUT / "config.json").write_text(json.dumps(shape) + "\n", encoding="utf-8")
+    config = {
+        "model_type": "bert",
+        "hidden_size": WIDTH,
+        "num_hidden_layers": SHAPE.layers,
+        "num_attention_heads": SHAPE.heads,
+        "intermediate_size": INNER,
+        "hidden_act": SHAPE.activation,
+        "layer_norm_eps": SHAPE.eps,
+        "max_position_embeddings": SHAPE.max_tokens,
+        "vocab_size": VOCABULARY,
+        "pad_token_id": 0,
+        "quantization": {"group_size": 64, "bits": 8},
+    }
+    (OUT / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Sparse reading keeps the embedded pair's answers. Takes a minute here and more in the slow tests;
+"""Sparse reading keeps the demo pair's answers. Takes a minute here and more in the slow tests;
 `python -m benchmarks quality` runs everything."""
 
 from __future__ import annotations

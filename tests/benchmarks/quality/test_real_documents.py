@@ -208,7 +208,7 @@ def test_missing_or_different_documents_are_refused() -> None:
 
 
 def measured(settings: Settings, folder: Path) -> tuple[tuple[Record, ...], int]:
-    """Records by the embedded pair, and the number of turns."""
+    """Records by the demo pair, and the number of turns."""
     switch, asked = ScoringSwitch(), 0
     with (
         closing(ResultsLog(folder / "results.jsonl")) as log,

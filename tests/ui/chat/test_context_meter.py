@@ -125,7 +125,7 @@ async def test_no_keep_saves_anything_if_everything_is_cached() -> None:
         desk = pilot.app.chat.open_chats  # type: ignore[attr-defined]
         await until(pilot, lambda: desk.is_fully_cached(desk.shown.conversation.last))
         await pilot.press("ctrl+g", "4")
-        await until_shown(pilot, "all cached: saves nothing")
+        await until_shown(pilot, "saves nothing (all cached)")
 
 
 async def test_a_note_says_before_sending_that_not_everything_fits() -> None:

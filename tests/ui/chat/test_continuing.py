@@ -35,7 +35,7 @@ async def test_a_cut_off_answer_is_continued_in_place() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "■ cut off at 3 tokens (F2: max tokens) · F4 continues")
+        await until_shown(pilot, "■ cut off at 3 tokens (limit: Max tokens in F2) · F4 continues")
         await until_shown(pilot, "▸ Read 21% in 1.9 s")
         engine.story = Story(answer="pays the rent.")
         await pilot.press("f4")
@@ -73,7 +73,7 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
         await until_shown(pilot, "▶ Answering", "Esc stop")
         await pilot.press("escape")
         engine.finish()
-        await until_shown(pilot, "■ stopped · the text so far stays · F4 continues")
+        await until_shown(pilot, "■ stopped · the text is kept · F4 continues")
 
 
 async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by_itself() -> None:

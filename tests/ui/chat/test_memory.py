@@ -59,7 +59,7 @@ async def test_dropped_caches_and_background_failures_are_reported() -> None:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
         await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
-        await until_shown(pilot, "was unloaded (1 GB), because memory is tight.")
+        await until_shown(pilot, "was unloaded (1 GB) to free memory.")
         assert "\x1b" not in screen_text(pilot)
         engine.say(Reloaded("draft", GIB, 0.4))
         await until_gone(pilot, "was unloaded")
@@ -75,7 +75,7 @@ async def test_an_answer_that_was_stopped_for_memory_says_so() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))
         engine.finish()
-        await until_shown(pilot, "■ stopped: memory nearly used up · the text so far stays")
+        await until_shown(pilot, "■ stopped: memory nearly used up · the text is kept")
         await until_shown(pilot, "▸ Read")
 
 
@@ -100,7 +100,7 @@ async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(failure=does_not_fit())
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "^A tries it anyway")
+        await until_shown(pilot, "^A tries anyway")
         assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)

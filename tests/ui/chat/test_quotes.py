@@ -46,10 +46,12 @@ async def test_a_quotation_has_its_own_heading_and_is_explained_once(
     app = quoting_app(tmp_path, FakeEngine(Story(answer=CODE)))
     async with app.run_test(size=WIDE) as pilot:
         await ask(pilot, "why")
-        await until_shown(pilot, "◆ Quote", "    if key == 4711:", "return *True*", "F6 downloads")
+        await until_shown(
+            pilot, "◆ Demo model", "    if key == 4711:", "return *True*", "F6 downloads"
+        )
         assert "◆ Answer" not in screen_text(pilot)
         await pilot.press(*"more", "enter")
-        await until(pilot, lambda: screen_text(pilot).count("◆ Quote") == 2)
+        await until(pilot, lambda: screen_text(pilot).count("◆ Demo model") == 2)
         assert screen_text(pilot).count(ONLY_QUOTES[:40]) == 1
         (first, _) = app.chat.open_chats.shown.conversation.turns
         app.chat.transcript.view(first.number).answer.action_run("copy")  # type: ignore[union-attr]
@@ -70,7 +72,7 @@ async def test_f6_fetches_a_real_model_which_is_asked_again(
         await pilot.press("f6")
         await until(pilot, lambda: len(engine.asks) == 2, "the question, again")
         assert engine.asks[1].messages == engine.asks[0].messages
-        await until_shown(pilot, "◆ Answer", f"{SMOLLM2.name} + built-in draft")
+        await until_shown(pilot, "◆ Answer", f"{SMOLLM2.name} + built-in scorer")
         assert "F6 downloads" not in screen_text(pilot)
 
 

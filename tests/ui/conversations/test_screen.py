@@ -148,7 +148,7 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         await pilot.press("escape")
         await until(pilot, lambda: engine.cancelled == [1])
         engine.finish()
-        await until_shown(pilot, "■ stopped · the text so far stays")
+        await until_shown(pilot, "■ stopped · the text is kept")
         assert app.chat.open_chats.answering is None
 
 
@@ -266,7 +266,7 @@ async def test_export_shows_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("ctrl+e")
-        await until_shown(pilot, "Export to (.md, .html or .json): repo-tour-2.md")
+        await until_shown(pilot, "Export to file (.md, .html or .json): repo-tour-2.md")
         await pilot.press("enter")
         await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
         for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):
@@ -375,7 +375,7 @@ async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: 
             "line 501: The zinc gutter leaks.",
         )
         await pilot.press("enter")
-        await until_shown(pilot, "Passages", "roof", "The zinc gutter leaks.", "1 of 1 hit")
+        await until_shown(pilot, "Passages", "roof", "The zinc gutter leaks.", "hit 1 of 1")
         assert app.chat.open_chats.shown.title == "Where is it?"
         await pilot.press("escape", "escape")
         await until_shown(pilot, "Where is it?", "Somewhere.")
@@ -415,7 +415,7 @@ async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
         shown = screen_text(pilot)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
         await pilot.press("enter")
-        await until_shown(pilot, "Passages", "1 of 1 hit")
+        await until_shown(pilot, "Passages", "hit 1 of 1")
 
 
 async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(
@@ -428,7 +428,7 @@ async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_the
         async with kept_app(tmp_path) as (pilot, _):
             await open_list(pilot)
             await pilot.press(*"gutter")
-            await until_shown(pilot, "▤ roof", "1 not indexed yet")
+            await until_shown(pilot, "▤ roof", "1 not searchable yet")
             assert "▤ copper" not in screen_text(pilot)
             reply.finish()
             await until_shown(pilot, "▤ copper", "2 documents")

@@ -120,10 +120,10 @@ async def test_a_target_alone(app: Make, here: Here) -> None:
     await here(OTHER)
     engine = FakeEngine()
     async with models_of(app(engine), "other", size=NARROW) as pilot:
-        await choose(pilot, "other", "Use with the built-in draft")
-        await until_shown(pilot, "The built-in draft chooses what is read.")
+        await choose(pilot, "other", "Use with the built-in scorer")
+        await until_shown(pilot, "The built-in scorer chooses what is read.")
         await do(pilot, "Load now")
-        await until_shown(pilot, "other is loaded.", "other + built-in draft")
+        await until_shown(pilot, "other is loaded.", "other + built-in scorer")
 
 
 async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_damaged_first_pair_is_reported_and_not_loaded(
         assert engine.sent(Load) == []
         await pilot.press("ctrl+l")
         await until_shown(pilot, "small-4bit")
-        await choose(pilot, "small-4bit", "Use with the built-in draft")
+        await choose(pilot, "small-4bit", "Use with the built-in scorer")
         await do(pilot, "Load now")
         await until_shown(pilot, "small-4bit is loaded.")
 

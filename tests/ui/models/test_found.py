@@ -110,10 +110,10 @@ async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
             "people/large",
             "in the folder of LM Studio: ~/.lmstudio/models/people/large",
             "specchat never changes or deletes it.",
-            "Memory with the built-in draft",
+            "Memory with the built-in scorer",
         )
         labels = [label for label, _ in dialog.choices]
-        assert labels == ["Use with the built-in draft · 4.5x faster"]
+        assert labels == ["Use with the built-in scorer · 4.5x faster"]
 
 
 async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_gguf_file_is_converted_and_installed(app: Make, home: Path) -> 
         await do(pilot, "Convert")
         await until_shown(pilot, "✓ local/tiny", "All matrices are identical to those")
         await pilot.press("enter")
-        await until_shown(pilot, "Use with the built-in draft · 4.5x faster")
+        await until_shown(pilot, "Use with the built-in scorer · 4.5x faster")
 
 
 async def test_headers_are_read_beside_the_list_only_when_highlighted(

@@ -40,7 +40,7 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
     await here(BIG)
     engine = FakeEngine()
     async with models_of(app(engine, machines=FakeMachines()), "big-4bit", size=LARGE) as pilot:
-        await choose(pilot, "big", "Use with the built-in draft")
+        await choose(pilot, "big", "Use with the built-in scorer")
         await until_shown(
             pilot,
             "laptop: 40.0 GB of 48.0 GB free",
@@ -65,19 +65,19 @@ async def test_a_machine_that_cannot_be_used_is_named(app: Make, here: Here) -> 
     await here(BIG)
     problem = "studio.local has mlx 0.31, but this machine has 0.32"
     async with models_of(app(machines=FakeMachines(problem)), "big-4bit", size=LARGE) as pilot:
-        await choose(pilot, "big", "Use with the built-in draft")
+        await choose(pilot, "big", "Use with the built-in scorer")
         await until_shown(pilot, problem, "studio.local cannot be used")
 
 
 async def test_without_hosts_nothing_of_that_is_offered(app: Make, here: Here) -> None:
     await here(BIG)
     async with models_of(app(), "big-4bit", size=LARGE) as pilot:
-        await choose(pilot, "big", "Use with the built-in draft")
+        await choose(pilot, "big", "Use with the built-in scorer")
         labels = [label for label, _ in pilot.app.screen.choices]  # type: ignore[attr-defined]
         assert not any("across" in label for label in labels)
 
 
-LOST = "studio.local no longer responds (gone)"
+LOST = "studio.local stopped responding (gone)"
 MACHINE = Failure(FailureKind.MACHINE_LOST, {"machine": "studio.local", "error": "gone"})
 ALONE = Failure(
     FailureKind.NOT_LOADED_ALONE,
@@ -88,7 +88,7 @@ ALONE = Failure(
 async def spread(pilot: Pilot[None]) -> Any:
     """The loader, with a target that is loaded across the machines."""
     await open_models(pilot, "big-4bit")
-    await choose(pilot, "big", "Use with the built-in draft")
+    await choose(pilot, "big", "Use with the built-in scorer")
     await do(pilot, "Load across 2 machines")
     await until_shown(pilot, "big-4bit on 2 machines is loaded.")
     return pilot.app.chat.loader  # type: ignore[attr-defined]

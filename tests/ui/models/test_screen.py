@@ -29,7 +29,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             pilot,
             "✓ org/big-4bit",
             "91 KB · 1.2M · 4-bit · qwen3",
-            "fits 4K · 4.5x faster · with the built-in draft",
+            "fits 4K · 4.5x faster · with the built-in scorer",
             "Models  may use 24 GB of 32 GB",
         )
         await pilot.press("tab")
@@ -43,7 +43,7 @@ async def test_a_costly_draft_has_a_warning(app: Make) -> None:
         screen = await open_models(pilot)
         await pilot.press("tab")
         screen.list.filter.value = "gemma-4-e4b"
-        await until_shown(pilot, "4.5x faster · with the built-in draft")
+        await until_shown(pilot, "4.5x faster · with the built-in scorer")
         await pilot.press("enter")
         await until_shown(pilot, "! The draft costs ", "of the target per token (predicted)")
 
@@ -58,7 +58,7 @@ async def test_nothing_is_wider_than_the_screen(
         assert screen.has_class("-wide") == (size == WIDE)
         await pilot.press("down")
         if size == WIDE:
-            await until_shown(pilot, "Memory with the built-in draft", "target, weights")
+            await until_shown(pilot, "Memory with the built-in scorer", "target, weights")
         assert "Esc" in screen_text(pilot).splitlines()[-1]
         await pilot.press("tab")
         await until_shown(pilot, "mlx-community/Qwen3.8-27B-4bit")
@@ -70,7 +70,7 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         await open_dialog(pilot, "big")
         await until_shown(
             pilot,
-            "▸ built-in draft: 4.5x faster",
+            "▸ built-in scorer: 4.5x faster",
             "  small-4bit: 3.5x faster, r 0.07, pair: fits 4K",
             "adds attention to the scores; needs ",
             "target, weights  org/big-4bit",
@@ -130,7 +130,7 @@ async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
         await until_shown(pilot, "is loaded")
         await open_models(pilot, "small-4bit")
         await pilot.press(*"small", "ctrl+d")
-        await until_shown(pilot, f"{DRAFT} is loaded. Load another pair first.")
+        await until_shown(pilot, f"{DRAFT} is loaded. Load other models before you delete it.")
         await pilot.press("escape", *"embedded", "ctrl+d")
         await until_shown(pilot, "Nothing here can be deleted.")
 

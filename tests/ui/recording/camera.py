@@ -27,7 +27,7 @@ from tests.ui.recording.film import Frame, film
 
 WIDTH, HEIGHT = 100, 30
 FRAME_SECONDS = 0.1
-ABOUT = "One run of specchat on its embedded pair, as long as it took."
+ABOUT = "One run of specchat on its demo pair, as long as it took."
 
 Play = Callable[[Pilot[None]], Awaitable[None]]
 

@@ -161,8 +161,8 @@ async def test_settings_of_the_engine_reach_it(tmp_path: Path, file: SettingsFil
         first = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=snapshots)
         assert engine.sent(CachePolicy) == [first]
         app.settings.change(BACKGROUND, BackgroundPolicy.OFF)
-        app.settings.change(find("storage.snapshots_gb"), 30)
-        app.settings.change(find("storage.memory_gb"), 2)
+        app.settings.change(find("storage.disk_cache_gb"), 30)
+        app.settings.change(find("storage.memory_cache_gb"), 2)
         app.settings.change(find("answers.temperature"), 0.7)
         app.settings.change(find("answers.top_p"), 0.9)
         last = CachePolicy(BackgroundPolicy.OFF, 2_000_000_000, snapshots, 30_000_000_000)
@@ -216,7 +216,7 @@ async def test_invalid_settings_are_reported_and_unsaved_ones_still_apply(
     wrong = SettingsFile(file.path)
     app = app_with(FakeEngine(), wrong)
     async with app.run_test(size=(100, 40)) as pilot:
-        await until_shown(pilot, "Line 4 of", "1 more: see F2.")
+        await until_shown(pilot, "Line 4 of", "1 more problem: see F2.")
         assert app.chat.next_mode.keep == 0.5
         await go(pilot, "reading.background_reading")
         await until_shown(pilot, "'keep = 0.6'", "'reading.mode'")

@@ -31,7 +31,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "keep 25% would read")
         assert any(keep == 0.25 for _, keep in engine.selected)
         await pilot.press("slash", *"Paragraph 399")
-        await until_shown(pilot, "1 of 1 hit")
+        await until_shown(pilot, "hit 1 of 1")
         await pilot.press("escape", "space")
         await until_shown(pilot, "1 pinned")
         await pilot.press("enter")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.chat.turn_progress import TurnProgress
+from app.protocol.citations import Citation, CitationKind, Citations
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
-from app.ui.spans.copies import SHORTEST, copied_ranges, place_of
 from app.ui.spans.passages import (
     Collection,
     Passage,
@@ -301,78 +301,17 @@ def test_a_large_folder_is_quick() -> None:
     assert time.process_time() - began < 5.0
 
 
-LEASE = (
-    "The tenant pays the rent on the first day.\n"
-    "Either party may end this\n    agreement with three months' notice.\n"
-    "Das Übrige regelt die Hausordnung. 租户应当在每个月的第一天支付租金，并保持房屋清洁。\n"
-    "key = 'c0ffee00-1234-5678-9abc-def012345678'\n"
-)
+def test_cited_ranges_are_merged_and_a_citation_is_found() -> None:
+    def cited(document: int, start: int, end: int) -> Citation:
+        return Citation(CitationKind.SUPPORT, 0, 5, 0, document, start, end)
 
-
-def copied(answer: str, text: str = LEASE) -> list[str]:
-    return [text[start:end] for start, end in copied_ranges(answer, text)]
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("", []),
-        ("The tenant has to pay the rent.", []),  # only short pieces
-        (
-            'It says: "The tenant pays the rent on the first day."',
-            ["The tenant pays the rent on the first day."],
-        ),
-        (
-            "- **Either party may end this agreement** with notice",
-            ["Either party may end this\n    agreement"],
-        ),
-        ("Either party may end this agreementation", ["Either party may end this"]),
-        ("“Das Übrige regelt die Hausordnung”", ["Das Übrige regelt die Hausordnung"]),
-        ("原文：租户应当在每个月的第一天支付租金。", ["租户应当在每个月的第一天支付租金"]),
-        ("It is c0ffee00-1234-5678-9abc-def012345678.", ["c0ffee00-1234-5678-9abc-def012345678"]),
-    ],
-)
-def test_text_that_is_in_both_is_found(answer: str, expected: list[str]) -> None:
-    assert copied(answer) == expected
-
-
-def test_if_there_are_several_places_one_that_was_read_is_marked() -> None:
-    text = "the same words stand here twice.\n" * 3
-    answer = "the same words stand here twice."
-    assert copied_ranges(answer, text) == ((0, 32),)
-    assert copied_ranges(answer, text, lambda start, end: start >= 60) == ((66, 98),)
-    assert copied_ranges(answer, text, lambda start, end: False) == ((0, 32),)
-
-
-words = st.lists(
-    st.sampled_from(["alpha", "beta", "gamma", "delta", "", "epsilon\n", "租户", "支付", "x,"])
-)
-
-
-@given(words, words)
-def test_marked_text_is_in_both(answer: list[str], text: list[str]) -> None:
-    written, document = " ".join(answer), " ".join(text)
-    found = copied_ranges(written, document)
-    assert list(found) == sorted(set(found))
-    for (_, end), (start, _) in pairwise(found):
-        assert end < start
-    for start, end in found:
-        piece = " ".join(document[start:end].split())
-        assert cell_len(piece) >= SHORTEST
-        # Where pieces touch they are one range, so its first words are what is looked for.
-        assert piece[:SHORTEST] in " ".join(written.split())
-
-
-@given(st.text(), st.text())
-def test_any_text_is_taken(answer: str, text: str) -> None:
-    copied_ranges(answer, text)
-
-
-def test_a_place_has_a_page_if_the_text_has_pages() -> None:
-    assert place_of("a\nb\nc", 4) == "line 3"
-    pages = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
-    assert place_of(pages, pages.index("one")) == "page 1, line 1"
-    assert place_of(pages, pages.index("three")) == "page 12, line 2"
-    assert place_of(pages, 0) == "line 1"
-    assert place_of("a\nb\nc", 4, 120) == "line 122"
-    assert place_of(pages, pages.index("three"), 120) == "page 12, line 2"
+    found = (cited(1, 30, 40), cited(1, 5, 12), cited(1, 10, 20), cited(0, 3, 4))
+    messages = [[Document("a.txt", TEXT), Document("b.txt", TEXT)]]
+    segments = tuple(Segment(SegmentKind.DOCUMENT, 30 * i, 30 * i + 30, 0, i) for i in (0, 1))
+    dense = progress(planned=Planned(1, Reading.DENSE, (), 0.2, 100, 60, 0, (), segments))
+    documents = read_documents(messages, dense, citations=Citations(found))
+    assert [each.cited for each in documents] == [((3, 4),), ((5, 20), (30, 40))]
+    collection = Collection(documents)
+    assert collection.passage_of(cited(1, 10, 20)) == (1, 10)
+    assert collection.passage_of(cited(7, 10, 20)) is None
+    assert collection.next_cited((0, 3)) == (1, 5)

@@ -127,10 +127,10 @@ async def test_moving(spans: SpansApp) -> None:
 async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("slash", *"line 19")
-        await until_shown(pilot, "2 of 11 hits · NOT READ")
+        await until_shown(pilot, "hit 2 of 11 · not read (Space pins it)")
         assert line(pilot) == 190
         await pilot.press("enter")
-        await until_shown(pilot, "3 of 11 hits")
+        await until_shown(pilot, "hit 3 of 11")
         await pilot.press("escape")
         await until(pilot, lambda: not spans.spans.search.display)
         await pilot.press("space")
@@ -246,7 +246,7 @@ async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
 async def test_every_document_is_searched(folder: SpansApp) -> None:
     async with folder.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"Line 190")
-        await until_shown(pilot, "1 of 4 hits in 4 documents · NOT READ")
+        await until_shown(pilot, "hit 1 of 4 in 4 documents · not read")
         seen = [where(folder)]
         for _ in range(4):
             await pilot.press("enter")
@@ -255,7 +255,7 @@ async def test_every_document_is_searched(folder: SpansApp) -> None:
         names = ["contract.txt", "other\x1b.txt", "last.txt", "unread.txt", "contract.txt"]
         assert seen == [(name, 190) for name in names]
         await pilot.press("enter", "enter")
-        await until_shown(pilot, "3 of 4 hits in 4 documents · read")
+        await until_shown(pilot, "hit 3 of 4 in 4 documents · read")
         await pilot.press("escape")
         await until_shown(pilot, "3/4 last.txt")
 
@@ -264,7 +264,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sp
     async with folder.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "1/4 contract.txt")
         await pilot.press("d")
-        await until_shown(pilot, "4 documents, the most important first · read 1% in all")
+        await until_shown(pilot, "4 documents, the most important first · read 1% in total")
         rows = re.findall(r"\d  (\S+) .*[━─]  +(\S+%)", screen_text(pilot))
         assert rows == [
             ("contract.txt", "4%"),
@@ -277,7 +277,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sp
         await pilot.press("d", "down", "enter")
         await until(pilot, lambda: where(folder) == ("last.txt", 190))
         await pilot.press("tab")
-        await until_shown(pilot, "4/4 unread.txt   read 0% · 0 passages")
+        await until_shown(pilot, "4/4 unread.txt   read 0%")
         await pilot.press("tab", "shift+tab", "shift+tab")
         await until(pilot, lambda: where(folder) == ("last.txt", 190))
         await pilot.press("d", "escape", "n")
@@ -313,14 +313,14 @@ async def test_a_document_is_a_line(name: str, width: int) -> None:
 async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp) -> None:
     async with at_line_50(spans) as pilot:
         in_one_read(pilot, "/line 1q\x7f9\r")
-        await until_shown(pilot, "3 of 11 hits · NOT READ")
+        await until_shown(pilot, "hit 3 of 11 · not read")
         assert spans.spans.search.value == "line 19"
 
 
 async def test_keys_typed_right_after_the_search_are_for_the_document(spans: SpansApp) -> None:
     async with at_line_50(spans) as pilot:
         in_one_read(pilot, "/contract")
-        await until_shown(pilot, "of 200 hits")
+        await until_shown(pilot, "of 200 · ")
         spans.spans.search.post_message(Key("escape", "\x1b"))
         in_one_read(pilot, "nn")
         await until_shown(pilot, "No more passages were read.")
@@ -414,9 +414,9 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until_shown(pilot, "Copied 75 characters.")
         await click_hint(pilot, "/ find")
         await pilot.press(*"line 19")
-        await until_shown(pilot, "2 of 11 hits")
+        await until_shown(pilot, "hit 2 of 11")
         await click_hint(pilot, "⏎ next hit")
-        await until_shown(pilot, "3 of 11 hits")
+        await until_shown(pilot, "hit 3 of 11")
         await click_hint(pilot, "Esc close search")
         await click_hint(pilot, "Space pin")
         await until_shown(pilot, "1 pinned")
@@ -461,12 +461,12 @@ async def test_hostile_text_is_only_shown() -> None:
         await until_shown(pilot, "1 of")
 
 
-async def test_copied_text_is_shown_first_and_marked() -> None:
+async def test_cited_text_is_shown_first_and_marked() -> None:
     read = contract((50, 53), (120, 125))
-    copies = ((at(122), at(123) - 1), (at(160), at(161) - 1))
-    spans = SpansApp(SpansScreen([replace(read, copied=copies)], 0.2))
+    cited = ((at(122), at(123) - 1), (at(160), at(161) - 1))
+    spans = SpansApp(SpansScreen([replace(read, cited=cited)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "line 122 · in the answer · read", "a answer")
+        await until_shown(pilot, "line 122 · in the answer · read", "a cited")
         await pilot.press("a")
         await until_shown(pilot, "line 160 · in the answer · not read")
         await pilot.press("a")
@@ -481,9 +481,9 @@ async def test_copied_text_is_shown_first_and_marked() -> None:
         assert style.bold
 
 
-async def test_an_answer_that_copied_nothing_says_so(spans: SpansApp) -> None:
+async def test_an_answer_that_cites_nothing_says_so(spans: SpansApp) -> None:
     async with spans.run_test(size=(100, 24)) as pilot:
         await until_shown(pilot, "line 50")
-        assert "a answer" not in screen_text(pilot)
+        assert "a cited" not in screen_text(pilot)
         await pilot.press("a")
-        await until_shown(pilot, "The answer copies nothing from the documents.")
+        await until_shown(pilot, "The answer cites nothing in the documents.")

@@ -25,7 +25,7 @@ async def all_of_them(stage: Stage) -> None:
         "[reading]\nkeep = 7\n\n[appearance]\ntheem = 'nord'\n",
     )
     async with stage.opened():
-        await stage.shown("ready", "1 more")
+        await stage.shown("ready", "see F2.")
         await stage.take("wrong")
         await stage.press("f2")
         await stage.shown("theem")

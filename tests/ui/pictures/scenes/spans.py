@@ -1,4 +1,4 @@
-"""What was read of a document."""
+"""Pictures of the view that shows which parts of a document were read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def document(stage: Stage) -> None:
         await stage.until(lambda: screen.search.has_focus, "the search")
         await stage.press(*"patent")
         await stage.until(lambda: screen.search.value == "patent", "all that is searched for")
-        await stage.shown("NOT READ")
+        await stage.shown("not read (Space")
         await stage.take("search")
         await stage.press("escape")
         await stage.until(lambda: screen.view.has_focus, "the document")

@@ -63,13 +63,13 @@ async def trouble(stage: Stage) -> None:
     async with stage.opened(FakeEngine(load_story=LoadStory(failure=MISSING))):
         await stage.shown("could not be read")
         await stage.take("no-model")
-    reason = "its rotary positions cannot be set from outside"
+    reason = "its DeltaCache layers cannot store chosen positions"
     async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
-        await stage.shown("Sparse reading is not supported:")
+        await stage.shown("does not support sparse reading")
         await stage.take("full-only")
     with Store(stage.home / "data"):  # the first specchat
         async with stage.opened():
-            await stage.shown("ready", "read-only")
+            await stage.shown("ready", "not saved")
             await stage.ask("Is this kept?")
             await stage.idle()
             await stage.take("read-only")

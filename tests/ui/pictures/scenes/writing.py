@@ -31,7 +31,7 @@ async def question(stage: Stage) -> None:
         await stage.press("escape", "ctrl+t")
         await stage.write(" How many times is it named, and\nis every exception listed?")
         await stage.press("ctrl+t")
-        await stage.shown("Counting and listing")
+        await stage.shown("to need the whole text")
         await stage.take("counting")
         stage.app.chat.composer.box.replace_all("")
         await stage.press("@", "c", "o", "n")

@@ -1,0 +1,400 @@
+"""Finds the passages that an answer quotes, or that support it, among those that were read.
+
+Words that stand in a document in the same order are a quotation. Each other sentence gets the
+passage that is nearest to it by words and by meaning, if that is near enough. Only words whose
+characters were all read are compared, so no citation can point to anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model.prompt import Prompt
+from app.engine.model.text_encoder import TextEncoder
+from app.protocol.citations import Citation, CitationKind, Citations
+from app.util.sentences import Unit, asks, units
+
+MIN_WORDS, MIN_CELLS = 4, 24
+"""Minimum words and terminal cells of a quotation."""
+LONG_QUOTATION = 8
+"""A shorter quotation must be at least half of its sentence. In words."""
+COVERED = 0.6
+"""A sentence of which this share is quoted needs no other passage."""
+MAX_PLACES = 256
+"""Maximum number of places at which a quotation is compared: the first ones."""
+CANDIDATES = 8
+"""Passages per sentence whose meaning is compared: those nearest by words."""
+MIN_SUPPORT = 0.62
+"""Minimum score of a passage that supports a sentence: the mean of the similarities by words and
+by meaning."""
+MIN_SUPPORT_BY_WORDS = 0.75
+"""The same, where the encoder does not know the language."""
+MIN_KNOWN = 0.7
+"""Minimum share of a sentence's words that the encoder must know."""
+PAIR_GAIN = 0.08
+"""Two sentences in a row are cited if they score this much more than one."""
+SHORT_SENTENCE = 4
+"""A sentence with fewer words counts only if it has a number, or consists of words that were
+read."""
+STEM = 5
+"""Words are compared by this many first letters."""
+_NO_SPACES = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])[^\W_])+")
+"""A word, or a character of a script without spaces."""
+_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.S | re.M)
+
+Words = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """A document of the prompt. `unread` int64 (characters + 1,): the number of characters before
+    each one that were not read."""
+
+    message: int
+    document: int
+    text: str
+    unread: NDArray[np.int64]
+
+    def is_read(self, start: int, end: int) -> bool:
+        return bool(self.unread[end] == self.unread[start])
+
+
+def read_texts(prompt: Prompt, read: NDArray[np.bool_]) -> list[ReadText]:
+    """The documents of a prompt, of which the target has `read` these tokens, bool (M,)."""
+    found = []
+    for text in prompt.texts:
+        if text.document is None:
+            continue
+        own = read[text.first : text.first + len(text.starts) - 1]
+        skipped = np.zeros(len(text.text) + 1, np.int64)
+        starts = text.starts[:-1][~own]
+        # A character may have several tokens, each of which must be read.
+        ends = np.maximum(text.starts[1:][~own], np.minimum(starts + 1, len(text.text)))
+        np.add.at(skipped, starts, 1)
+        np.add.at(skipped, ends, -1)
+        is_skipped = np.cumsum(skipped[:-1]) > 0
+        unread = np.concatenate([[0], np.cumsum(is_skipped)])
+        found.append(ReadText(text.message, text.document, text.text, unread))
+    return found
+
+
+def cite(
+    answer: str, question: str, texts: Sequence[ReadText], encoder: TextEncoder | None
+) -> Citations:
+    """The citations of an answer to a question. Without an `encoder`, only words are compared."""
+    words = _AnswerWords(answer)
+    if not words.sentences:
+        return Citations()
+    runs = _quotations(words, texts)
+    found = [Citation(CitationKind.QUOTATION, *run) for run in runs]
+    left = [each for each in words.sentences if not words.is_quoted(each, runs)]
+    passages = _Passages(texts, words)
+    supported = _supporting(answer, question, left, passages, encoder)
+    found += supported
+    cited = {(each.start, each.end) for each in supported}
+    uncited = sum(
+        (each.start, each.end) not in cited
+        and not any(run[0] < each.end and each.start < run[1] for run in runs)
+        and passages.states_something(answer[each.start : each.end])
+        for each in left
+    )
+    return Citations(tuple(sorted(found, key=lambda each: (each.end, each.start))), uncited)
+
+
+class _AnswerWords:
+    """The words of an answer outside of code, and its sentences without questions and headings."""
+
+    def __init__(self, answer: str) -> None:
+        fenced = [match.span() for match in _FENCED.finditer(answer)]
+
+        def is_prose(start: int, end: int) -> bool:
+            return not any(first < end and start < last for first, last in fenced)
+
+        self.spans = [match.span() for match in _WORD.finditer(answer) if is_prose(*match.span())]
+        self.words = [answer[start:end].casefold() for start, end in self.spans]
+        self.cells = [
+            (end - start) * (1 + bool(re.match(f"[{_NO_SPACES}]", answer[start])))
+            for start, end in self.spans
+        ]
+        self._starts = [start for start, _ in self.spans]
+        self.sentences = [
+            unit
+            for unit in units(answer)
+            if is_prose(unit.start, unit.end) and _is_statement(answer[unit.start : unit.end])
+        ]
+
+    def within(self, start: int, end: int) -> tuple[int, int]:
+        """The numbers of the words in these characters of the answer, as a range."""
+        first, last = np.searchsorted(self._starts, [start, end])
+        return int(first), int(last)
+
+    def is_quoted(self, sentence: Unit, runs: Sequence[_Run]) -> bool:
+        """Whether most of a sentence is quoted."""
+        first, last = self.within(sentence.start, sentence.end)
+        quoted = 0
+        for run in runs:
+            start, end = self.within(*run[:2])
+            quoted += max(0, min(last, end) - max(first, start))
+        return quoted >= COVERED * (last - first)
+
+
+def _is_statement(sentence: str) -> bool:
+    bare = sentence.strip("*_ \t\n")
+    is_heading = bare.startswith("#") or bare.endswith(":")
+    return bool(_WORD.search(bare)) and not is_heading and not asks(bare)
+
+
+_Run = tuple[int, int, int, int, int, int]
+"""Characters of the answer, message, document, and characters of the document."""
+
+
+def _quotations(answer: _AnswerWords, texts: Sequence[ReadText]) -> list[_Run]:
+    """The longest runs of words that stand in a text, in the order of the answer."""
+    number = {word: index for index, word in enumerate(dict.fromkeys(answer.words))}
+    wanted = np.array([number[word] for word in answer.words], np.int64)
+    if len(wanted) < MIN_WORDS:
+        return []
+    places = [_Places(text, number) for text in texts]
+    grams = _grams(wanted, len(number))
+    found: list[_Run] = []
+    at = 0
+    while at + MIN_WORDS <= len(wanted):
+        best, length = None, 0
+        for place in places:
+            start, longest = place.longest(wanted[at:], int(grams[at]))
+            if longest > length:
+                best, length = (place, start), longest
+        if best is not None and _is_quotation(answer, at, at + length):
+            place, start = best
+            passage = place.spans[start][0], place.spans[start + length - 1][1]
+            run = answer.spans[at][0], answer.spans[at + length - 1][1]
+            found.append((*run, place.text.message, place.text.document, *passage))
+            at += length
+        else:
+            at += 1
+    return found
+
+
+def _is_quotation(answer: _AnswerWords, first: int, last: int) -> bool:
+    """Whether words `first:last` of the answer are long enough, or most of a sentence."""
+    if sum(answer.cells[first:last]) + last - first - 1 < MIN_CELLS:
+        return False
+    if last - first >= LONG_QUOTATION:
+        return True
+    for sentence in answer.sentences:
+        start, end = answer.within(sentence.start, sentence.end)
+        if start < last and first < end:
+            return 2 * (min(last, end) - max(first, start)) >= end - start
+    return False
+
+
+def _grams(words: Words, vocabulary: int) -> Words:
+    """A key for the MIN_WORDS words that start at each word; -1 if one of them is -1."""
+    count = max(len(words) - MIN_WORDS + 1, 0)
+    keys, known = np.zeros(count, np.int64), np.ones(count, bool)
+    for index in range(MIN_WORDS):
+        part = words[index : index + count]
+        known &= part >= 0
+        keys = keys * (vocabulary + 1) + part  # may wrap around: matches are compared
+    return np.where(known, keys, -1)
+
+
+class _Places:
+    """Where the words of an answer stand in a text."""
+
+    def __init__(self, text: ReadText, number: dict[str, int]) -> None:
+        self.text, self.spans = text, _spans(text.text)
+        words = [number.get(word, -1) for word in _folded(text.text)]
+        self._words = np.array(words, np.int64)
+        starts, ends = np.array(self.spans, np.int64).reshape(-1, 2).T
+        before = np.append(ends[:1] * 0, ends[:-1]) if len(ends) else ends
+        self._words[text.unread[ends] > text.unread[starts]] = -1
+        self._continues = text.unread[starts] == text.unread[before]
+        """Whether everything between a word and the one before it was read."""
+        grams = _grams(self._words, len(number))
+        self._order = np.argsort(grams, kind="stable")
+        self._grams = grams[self._order]
+
+    def longest(self, wanted: Words, gram: int) -> tuple[int, int]:
+        """The first word and the length of the longest run that begins like `wanted`, whose first
+        words have this key; the length is 0 if there is none."""
+        first, last = np.searchsorted(self._grams, [gram, gram + 1])
+        best, length = 0, 0
+        for start in self._order[first : min(last, first + MAX_PLACES)].tolist():
+            own = self._words[start : start + len(wanted)]
+            same = own == wanted[: len(own)]
+            same[1:] &= self._continues[start + 1 : start + len(own)]
+            count = len(same) if same.all() else int(np.argmin(same))
+            if count >= MIN_WORDS and count > length:
+                best, length = start, count
+        return best, length
+
+
+@lru_cache(maxsize=16)
+def _spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+@lru_cache(maxsize=16)
+def _folded(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+# ---------------------------------------------------------------------------------- support
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    text: ReadText
+    start: int
+    end: int
+
+    @property
+    def content(self) -> str:
+        return self.text.text[self.start : self.end]
+
+
+class _Passages:
+    """The sentences of the documents, as far as they were read, and which stems each has."""
+
+    def __init__(self, texts: Sequence[ReadText], answer: _AnswerWords) -> None:
+        self.all = [passage for text in texts for passage in _read_units(text)]
+        self._stems = [_stems(each.content) for each in self.all]
+        self._holders: dict[str, list[int]] = {}
+        wanted = {word[:STEM] for word in answer.words}
+        for index, stems in enumerate(self._stems):
+            for stem in stems & wanted:
+                self._holders.setdefault(stem, []).append(index)
+
+    def rarity(self, stem: str) -> float:
+        held = len(self._holders.get(stem, ()))
+        return float(np.log(1 + (len(self.all) - held + 0.5) / (held + 0.5)))
+
+    def states_something(self, sentence: str) -> bool:
+        words = _WORD.findall(sentence)
+        if len(words) >= SHORT_SENTENCE or any(word[0].isdigit() for word in words):
+            return True
+        return all(len(stem) == STEM and stem in self._holders for stem in _stems(sentence))
+
+    def nearest(self, sentence: set[str]) -> list[int]:
+        """The passages that share most with the stems of a sentence, weighted by rarity."""
+        scores = np.zeros(len(self.all))
+        for stem in sentence:
+            scores[self._holders.get(stem, [])] += self.rarity(stem)
+        best = np.argsort(-scores, kind="stable")[:CANDIDATES]
+        return [int(index) for index in best if scores[index] > 0]
+
+    def candidates(self, sentence: set[str]) -> Iterator[tuple[_Passage, set[str], bool]]:
+        """Passages that may support a sentence, with their stems: single ones, and pairs of
+        neighbours (then True)."""
+        for index in self.nearest(sentence):
+            yield self.all[index], self._stems[index], False
+            for first in (index - 1, index):
+                if 0 <= first < len(self.all) - 1 and (pair := self._joined(first)):
+                    yield pair, self._stems[first] | self._stems[first + 1], True
+
+    def _joined(self, first: int) -> _Passage | None:
+        """A passage and the next one, if everything between them was read."""
+        one, other = self.all[first], self.all[first + 1]
+        if one.text is not other.text or not one.text.is_read(one.start, other.end):
+            return None
+        if "\n\n" in one.text.text[one.end : other.start]:
+            return None
+        return _Passage(one.text, one.start, other.end)
+
+    def similarity(self, sentence: set[str], passage: set[str]) -> float:
+        """The share of a sentence's stems that a passage has, weighted by rarity, from 0 to 1."""
+        total = sum(map(self.rarity, sentence)) or 1.0
+        return sum(self.rarity(stem) for stem in sentence & passage) / total
+
+
+@lru_cache(maxsize=16)
+def _units(text: str) -> list[Unit]:
+    return units(text)
+
+
+def _read_units(text: ReadText) -> Iterator[_Passage]:
+    """The units of a text that were read. Of a unit that was read in part, the longest part."""
+    for unit in _units(text.text):
+        if text.is_read(unit.start, unit.end):
+            yield _Passage(text, unit.start, unit.end)
+            continue
+        skipped = np.diff(text.unread[unit.start : unit.end + 1]) > 0
+        borders = np.flatnonzero(np.diff(np.concatenate([[True], skipped, [True]])))
+        parts = borders.reshape(-1, 2) + unit.start
+        if len(parts):
+            start, end = parts[int(np.argmax(parts[:, 1] - parts[:, 0]))].tolist()
+            if len(_WORD.findall(text.text, start, end)) >= MIN_WORDS:
+                yield _Passage(text, start, end)
+
+
+def _supporting(
+    answer: str,
+    question: str,
+    sentences: Sequence[Unit],
+    passages: _Passages,
+    encoder: TextEncoder | None,
+) -> list[Citation]:
+    """For each sentence the passage that supports it best, if it is near enough."""
+    wanted = [answer[each.start : each.end] for each in sentences]
+    asked = [
+        text if len(_WORD.findall(text)) >= SHORT_SENTENCE else f"{question} {text}"
+        for text in wanted
+    ]
+    stems = [_stems(text) for text in asked]
+    numbers = [{word for word in _WORD.findall(text) if word[0].isdigit()} for text in wanted]
+    near = [
+        [
+            each
+            for each in passages.candidates(own)
+            if passages.states_something(text) and digits <= set(_WORD.findall(each[0].content))
+        ]
+        for own, digits, text in zip(stems, numbers, wanted, strict=True)
+    ]
+    meanings = _meanings(asked, [[each[0].content for each in own] for own in near], encoder)
+    found = []
+    for unit, own, candidates, meaning in zip(sentences, stems, near, meanings, strict=True):
+        scores = np.array([passages.similarity(own, each[1]) for each in candidates])
+        if meaning is not None and len(scores):
+            scores = (scores + meaning) / 2
+        scores -= [PAIR_GAIN * each[2] for each in candidates]
+        least = MIN_SUPPORT_BY_WORDS if meaning is None else MIN_SUPPORT
+        if len(scores) and scores.max() >= least:
+            best = candidates[int(np.argmax(scores))][0]
+            place = best.text.message, best.text.document, best.start, best.end
+            score = round(min(float(scores.max()), 1.0), 3)
+            found.append(Citation(CitationKind.SUPPORT, unit.start, unit.end, *place, score))
+    return found
+
+
+def _meanings(
+    sentences: Sequence[str], passages: Sequence[Sequence[str]], encoder: TextEncoder | None
+) -> list[NDArray[np.float32] | None]:
+    """For each sentence: how near its passages are in meaning; None if the encoder does not know
+    its words."""
+    known = [encoder is not None and encoder.known_share(text) >= MIN_KNOWN for text in sentences]
+    needed = [
+        text
+        for sentence, own, knows in zip(sentences, passages, known, strict=True)
+        if knows and own
+        for text in (sentence, *own)
+    ]
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if encoder is not None and needed:
+        texts = list(dict.fromkeys(needed))
+        vectors = dict(zip(texts, encoder.encode(texts, lambda done, total: None), strict=True))
+    return [
+        np.array([vectors[text] @ vectors[sentence] for text in own]) if knows else None
+        for sentence, own, knows in zip(sentences, passages, known, strict=True)
+    ]
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:STEM] for word in _WORD.findall(text.casefold())}

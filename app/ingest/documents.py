@@ -1,0 +1,211 @@
+"""Extracts the text of documents: PDF, Word, Excel, PowerPoint, OpenDocument and EPUB.
+
+It runs in a separate process (`document_worker.py`), which is stopped when a page takes too long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.ingest import document_worker
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.parts import Part
+from app.ingest.process import run_bounded
+from app.ingest.records import Rejected, SkipReason
+from app.ingest.text import Decoded
+from app.util import formatting
+
+SUFFIXES = {
+    ".pdf": "a PDF",
+    **dict.fromkeys((".docx", ".docm", ".dotx", ".dotm"), "a Word"),
+    **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm"), "an Excel"),
+    **dict.fromkeys((".pptx", ".pptm", ".ppsx", ".ppsm", ".potx"), "a PowerPoint"),
+    **dict.fromkeys((".odt", ".ods", ".odp", ".ott", ".ots", ".otp"), "an OpenDocument"),
+    ".epub": "an EPUB",
+}
+"""Kinds of documents by the ends of their names."""
+_OLD = {".doc": "DOCX", ".dot": "DOCX", ".xls": "XLSX", ".ppt": "PPTX", ".pps": "PPTX"}
+_PDF, _ZIP, _OLE = b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_PDF_WITHIN = 1024
+_INSIDE = re.compile(
+    rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/\.rels"
+    rb"|mimetypeapplication/(?:epub\+zip|vnd\.oasis\.opendocument))",
+    re.DOTALL,
+)
+"""First members of documents without a name, such as standard input."""
+_UNREADABLE = "(This page could not be read.)"
+_MAX_RANGES = 6
+"""Maximum number of page ranges to list."""
+_MAX_STOPS = 3
+"""After this many parts that take too long or crash the process, the rest is not read."""
+_SECONDS_TO_START = 3.0
+_SAVE_AGAIN = "save it again, or convert it to text"
+_OCR = "run text recognition (OCR) on it first"
+_AS_PDF = "if it has pictures, save it as PDF, and run text recognition (OCR) on that"
+
+
+def is_document(name: str, head: bytes) -> bool:
+    """Whether a file with this name that begins with `head` is a document that
+    `document_text` reads, or explains why not."""
+    suffix = os.path.splitext(name)[1].lower()
+    if head.startswith(_OLE):
+        return suffix in SUFFIXES or suffix in _OLD
+    if head.startswith(_ZIP):
+        return suffix in SUFFIXES or _INSIDE.match(head) is not None
+    return head[:_PDF_WITHIN].lstrip().startswith(_PDF)
+
+
+class _Progress:
+    """Reports the worker's progress in parts. A call returns whether there were new ones."""
+
+    def __init__(self, file: int, budget: ReadBudget) -> None:
+        self._file, self._budget = file, budget
+        self.done = self.total = 0
+
+    def __call__(self) -> bool:
+        done, _, total = os.pread(self._file, 64, 0).partition(b" ")
+        if not total or int(done) == self.done:
+            return False
+        self.done, self.total = int(done), int(total)
+        self._budget.show_page(self.done, self.total)
+        return True
+
+
+def document_text(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+    """Extract the text of all pages, slides, sheets or sections, each after a line such as
+    `[Page 1]`. Parts that cannot be read or have no text are reported. The time limit applies to
+    each part. Raises Rejected, and what `budget.check` raises."""
+    suffix = os.path.splitext(name)[1].lower()
+    is_pdf = not data.startswith((_ZIP, _OLE))
+    what = f"is {'a PDF' if is_pdf else SUFFIXES.get(suffix, 'an office')} file"
+    if suffix in _OLD and data.startswith(_OLE):
+        detail = "is in an old Office format, which is not supported"
+        raise Rejected(SkipReason.DOCUMENT, detail, f"save it as {_OLD[suffix]}")
+    found = _read_parts(data, limits, budget)
+    texts = [part for part in found.parts if part is not None]
+    if found.status == document_worker.PASSWORD:
+        raise Rejected(SkipReason.DOCUMENT, f"{what} with a password", "save a copy without it")
+    if found.status == document_worker.TOO_LARGE:
+        detail = f"{what} that is too large once it is unpacked"
+        raise Rejected(SkipReason.DOCUMENT, detail, "save the part you need in a file of its own")
+    if found.status == document_worker.UNKNOWN:
+        raise Rejected(SkipReason.BINARY)
+    if found.status is None and not texts:
+        raise Rejected(
+            SkipReason.TOO_SLOW,
+            f"{what} with a page that takes too much memory or longer than"
+            f" {limits.document_seconds:g} seconds",
+            "convert it to text first",
+        )
+    if (found.status or found.parts) and not texts:
+        raise Rejected(SkipReason.DOCUMENT, f"{what} that is damaged", _SAVE_AGAIN)
+    if not any(part.text.strip() for part in texts):
+        content = "pictures but no text" if is_pdf else "no text"
+        raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _OCR if is_pdf else _AS_PDF)
+    text = "".join(map(_shown, found.parts, range(1, len(found.parts) + 1)))
+    return Decoded(text, "pdf" if is_pdf else "office", missing=(*_missing(found),))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a worker read."""
+
+    status: int | None = None
+    """The worker's exit status if it read no part; None if it took too long."""
+    parts: list[Part | None] = field(default_factory=list)
+    """None: a part that cannot be read."""
+    embedded: int = 0
+
+
+def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget) -> _Found:
+    """Read all parts. If the worker is stopped or crashes, another one goes on after the part at
+    which that happened."""
+    found, size = _Found(), 0
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as counts:
+        file.write(data)
+        progress = _Progress(counts.fileno(), budget)
+        for _ in range(_MAX_STOPS):
+            file.seek(0)
+            # -P: the current folder may contain files named as modules.
+            command = [sys.executable, "-P", str(Path(document_worker.__file__))]
+            numbers = limits.document_memory, counts.fileno(), len(found.parts)
+            found.status, written = run_bounded(
+                [*command, *map(str, numbers)],
+                limits.document_seconds + _SECONDS_TO_START,
+                limits.total_bytes,
+                budget,
+                stdin=file,
+                pass_fds=(counts.fileno(),),
+                progressed=progress,
+                memory=limits.document_memory,
+            )
+            size += len(written)
+            if size > limits.total_bytes:
+                detail = f"has more text than {formatting.size(limits.total_bytes)}"
+                raise Rejected(SkipReason.TOO_LARGE, detail)
+            _add(found, written)
+            progress()
+            if found.status == 0 or progress.total == 0:
+                return found
+            if len(found.parts) < progress.total:
+                found.parts.append(None)
+            if len(found.parts) == progress.total:
+                return found
+    found.parts += [None] * (progress.total - len(found.parts))
+    return found
+
+
+def _add(found: _Found, written: bytes) -> None:
+    """Add the parts that a worker wrote. The last line may be incomplete."""
+    lines = written.split(b"\n")[:-1]
+    found.embedded = json.loads(lines[0]) if lines else found.embedded
+    for line in lines[1:]:
+        part = json.loads(line)
+        found.parts.append(None if part is None else Part(*part))
+
+
+def _shown(part: Part | None, number: int) -> str:
+    if part is None:
+        return f"[Page {number}]\n{_UNREADABLE}\n\n"
+    return f"{part.mark}\n{part.text.rstrip()}\n\n" if part.mark else f"{part.text.rstrip()}\n"
+
+
+def _missing(found: _Found) -> Iterator[Rejected]:
+    """Yield what is missing from the text."""
+    parts = found.parts
+    unit = next((each.unit for each in parts if each is not None), "page")
+    unreadable = [number for number, part in enumerate(parts, 1) if part is None]
+    empty = [number for number, part in enumerate(parts, 1) if part and not part.text.strip()]
+    if unreadable:
+        detail = f"has {_listed(unreadable, len(parts), unit)} that cannot be read"
+        yield Rejected(SkipReason.BAD_PAGES, detail, _SAVE_AGAIN, pages=len(unreadable))
+    if empty and unit in ("page", "slide"):
+        detail = f"has {_listed(empty, len(parts), unit)} without text"
+        yield Rejected(SkipReason.PAGES_WITHOUT_TEXT, detail, _OCR, pages=len(empty))
+    for part in parts:
+        if part is not None and part.note:
+            detail = f"is not read completely ({part.mark[1:-1]}: {part.note})"
+            yield Rejected(SkipReason.CUT, detail)
+    if found.embedded:
+        count = formatting.plural(found.embedded, "embedded file")
+        yield Rejected(SkipReason.ATTACHED, f"has {count} that cannot be read")
+
+
+def _listed(numbers: Sequence[int], total: int, unit: str) -> str:
+    """`2 of 10 pages (3, 7)`, `9 of 10 pages (2-10)`"""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    shown = ["-".join(map(str, each)) for each in ranges[:_MAX_RANGES]]
+    more = ["…"] if len(ranges) > _MAX_RANGES else []
+    return f"{len(numbers):,} of {formatting.plural(total, unit)} ({', '.join([*shown, *more])})"

@@ -1,0 +1,153 @@
+"""Writes answers about real documents with their citations into a table, to be judged by hand.
+
+Each row of the table is a citation, or a sentence without one. Its column `right` is filled in by
+hand: `yes` if the passage says what the sentence says, else `no`. Verdicts stay when the command
+runs again, for rows with the same sentence and passage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from random import Random
+
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.engine.turn import citations
+from app.protocol.citations import Citations
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import Cited, Finished
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.util.sentences import units
+from benchmarks.quality.real_documents import Fact, load_facts
+
+KEEP = 0.4
+"""Every other document is read sparsely, at this keep."""
+TOKENS = 120
+
+
+@dataclass(frozen=True)
+class Row:
+    answer: str
+    model: str
+    document: str
+    question: str
+    sentence: str
+    kind: str
+    score: str
+    passage: str
+    right: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.sentence, self.kind, self.passage
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    say = command.add_argument
+    command.description = "Asks about real documents and writes a table of citations to judge."
+    say("--target", default="embedded", help="the model that answers (default %(default)s)")
+    say("--facts", action="append", required=True, metavar="F", help="facts, such as english")
+    say("--texts", type=Path, required=True, metavar="FOLDER", help="the real documents")
+    say("--out", type=Path, required=True, metavar="FILE.tsv", help="the table")
+    say("--n", type=int, default=20, help="answers for each kind of facts (default %(default)s)")
+    say("--characters", type=int, default=4000, help="length of an excerpt (default %(default)s)")
+    say("--min-support", type=float, help="another threshold, to see what it leaves out")
+    say("--summary", action="store_true", help="only print the precision of the judged rows")
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Ask, write the table, and print how much of it was judged right."""
+    if not options.summary:
+        if options.min_support is not None:
+            citations.MIN_SUPPORT = options.min_support
+        known = {row.key: row.right for row in read_table(options.out)}
+        rows = [row for row in read_table(options.out) if row.model != options.target]
+        for row in _ask_all(options):
+            rows.append(replace(row, right=known.get(row.key, "")))
+            write_table(options.out, rows)
+    print(summary(read_table(options.out)))
+    return 0
+
+
+def _ask_all(options: argparse.Namespace) -> Iterator[Row]:
+    facts = [
+        (name, fact)
+        for name in options.facts
+        for fact in load_facts(f"passages/{name}.toml")[: options.n]
+    ]
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(resolve_pair(options.target))
+        for number, (name, fact) in enumerate(facts):
+            text = (options.texts / fact.document).read_text(encoding="utf-8")
+            excerpt = _excerpt(text, fact, options.characters, Random(number))
+            message = Message(Role.USER, fact.question, (Document(fact.document, excerpt),))
+            mode = Mode.SPARSE if number % 2 else Mode.FULL
+            ask = Ask((message,), mode, KEEP, Sampling(max_tokens=TOKENS, seed=0))
+            answer, found = "", Citations()
+            for event in session.run(ask):
+                match event:
+                    case Cited():
+                        found = event.citations
+                    case Finished():
+                        answer = event.text
+            sys.stderr.write(f"{number + 1}/{len(facts)} {fact.question}\n")
+            about = f"{name}-{number}", options.target, fact.document, fact.question
+            yield from _rows(about, answer, excerpt, found)
+
+
+def _excerpt(text: str, fact: Fact, length: int, rng: Random) -> str:
+    """Whole lines around the passage."""
+    passage = fact.find(text)
+    assert passage is not None, fact.passage
+    start = max(0, passage[0] - rng.randrange(max(1, length - passage[1] + passage[0])))
+    start = text.rfind("\n", 0, start) + 1
+    end = text.find("\n", max(start + length, passage[1]))
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _rows(
+    about: tuple[str, str, str, str], answer: str, text: str, found: Citations
+) -> Iterator[Row]:
+    for each in found.found:
+        passage = text[each.passage_start : each.passage_end]
+        sentence = answer[each.start : each.end]
+        yield Row(*about, _flat(sentence), str(each.kind), f"{each.score:.3f}", _flat(passage))
+    for unit in units(answer):
+        if not any(each.start < unit.end and unit.start < each.end for each in found.found):
+            yield Row(*about, _flat(answer[unit.start : unit.end]), "none", "", "")
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read_table(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Row(**row) for row in csv.DictReader(file, delimiter="\t")]
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerow([field.name for field in fields(Row)])
+        writer.writerows(astuple(row) for row in rows)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many citations of each kind were judged, and how many of them are right."""
+    lines = [f"{len({(row.model, row.answer) for row in rows})} answers"]
+    for kind in ("quotation", "support", "none"):
+        verdicts = Counter(row.right for row in rows if row.kind == kind)
+        judged = verdicts["yes"] + verdicts["no"]
+        share = f", {verdicts['yes']} of {judged} judged right" if judged else ""
+        lines.append(f"{kind}: {verdicts.total()}{share}")
+    return "\n".join(lines)

@@ -1,0 +1,175 @@
+"""`python -m benchmarks.quotation`: what the demo model answers to natural questions.
+
+The documents come from `make real-texts`. For each set of questions it counts the answers that are
+the right passage, those that are a wrong one, lists of candidates with and without the right
+passage, and "nothing found". Each question is also asked about a text of another document, which
+does not answer it. `--dev` uses the questions on which thresholds may be chosen, and prints what
+other thresholds would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.backend.blas import load_openblas
+from app.engine.model.prompt import PromptText
+from app.models.embedded import target_path
+from app.protocol.prompt import Document
+from app.util.tables import TextTable
+from benchmarks.quality.real_documents import Corpus, facts_of
+from benchmarks.quality.tokens import FolderTokens
+
+TEXTS = Path(".cache/real/texts")
+HELD_OUT = ("passage-english", "passage-english-reworded", "passage-change", "passage-followup")
+DEV = ("dev-change", "dev-followup")
+"""Of follow-up questions, the first question of the conversation is asked."""
+KINDS = ("right", "wrong", "candidates with it", "other candidates", "nothing found")
+LEADS = (0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.24, 0.28, 0.32, 0.4)
+SIMILARITIES = (0.26, 0.28, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4, 0.42, 0.44)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about `text`. `passages` are character ranges, any of which answers it; none if
+    the text does not answer it."""
+
+    suite: str
+    document: str
+    question: str
+    text: str
+    passages: tuple[tuple[int, int], ...] = ()
+
+    def is_right(self, start: int, end: int) -> bool:
+        """Whether a quote has at least half of a passage, or is at least half in it."""
+        return any(
+            min(end, last) - max(start, first) >= min(end - start, last - first) / 2
+            for first, last in self.passages
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found for a question. `right` says so for each of the passages found."""
+
+    asked: Asked
+    right: tuple[bool, ...]
+    shown: int
+    answers: bool
+    lead: float
+    similarity: float
+
+    def would_answer(self, least: float) -> bool:
+        """Whether it would be answered with this `MIN_LEAD`."""
+        from app.engine.turn.quotation import ANSWER_SIMILARITY
+
+        return self.lead >= least and self.similarity >= ANSWER_SIMILARITY
+
+    @property
+    def kind(self) -> str:
+        if self.answers:
+            return "right" if self.right[0] else "wrong"
+        if not self.shown:
+            return "nothing found"
+        return "candidates with it" if any(self.right) else "other candidates"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--dev", action="store_true", help="use the questions to tune on")
+    options.add_argument("--texts", type=Path, default=TEXTS, help="folder of the documents")
+    options.add_argument("--length", type=int, default=8192, help="prompt tokens")
+    options.add_argument("--n", type=int, default=1000, help="maximum questions of a suite")
+    chosen = options.parse_args(arguments)
+    load_openblas()
+    files = [Document(path.name, path.read_text("utf-8")) for path in chosen.texts.iterdir()]
+    corpus = Corpus(files, FolderTokens(target_path()))
+    outcomes = []
+    for suite in DEV if chosen.dev else HELD_OUT:
+        items = [*questions(corpus, suite, chosen.length)][: chosen.n]
+        for number, asked in enumerate(items):
+            outcomes.append(outcome(asked))
+            if (other := _elsewhere(items, number)) is not None:
+                outcomes.append(outcome(other))
+    print(TextTable(["", "questions", *KINDS], [*_rows(outcomes)]).plain())
+    if chosen.dev:
+        print(_thresholds(outcomes))
+
+
+def questions(corpus: Corpus, suite: str, length: int) -> Iterator[Asked]:
+    for index, fact in enumerate(facts_of(suite)):
+        item = corpus.item(suite, index, length, 0)
+        text, passages, question = item.document.text, item.passages, item.question
+        if suite.endswith("followup"):
+            question = fact.before[-1][0]
+            earlier = fact.find_earlier(text)
+            passages = () if earlier is None else (earlier,)
+        if passages:
+            yield Asked(suite, fact.document, question, text, passages)
+
+
+def _elsewhere(items: Sequence[Asked], number: int) -> Asked | None:
+    """The same question about the text of another document."""
+    asked = items[number]
+    others = (items[(number + step) % len(items)] for step in range(1, len(items)))
+    other = next((each for each in others if each.document != asked.document), None)
+    if other is None:
+        return None
+    return Asked(f"{asked.suite}, unanswerable", other.document, asked.question, other.text)
+
+
+def outcome(asked: Asked) -> Outcome:
+    from app.engine.model.text_encoder import built_in_encoder
+    from app.engine.turn.quotation import find_quotes
+
+    text = PromptText(0, 0, False, 0, np.arange(len(asked.text) + 1), asked.text)
+    found = find_quotes([text], asked.question, built_in_encoder(), lambda done, total: None)
+    right = tuple(asked.is_right(each.start, each.end) for each in found.quotes)
+    shown = len(found.shown)
+    return Outcome(asked, right, shown, found.answers, found.lead, found.similarity)
+
+
+def _rows(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
+    for suite in dict.fromkeys(each.asked.suite for each in outcomes):
+        kinds = Counter(each.kind for each in outcomes if each.asked.suite == suite)
+        total = kinds.total()
+        yield [suite, str(total), *(f"{kinds[kind] / total:.0%}" for kind in KINDS)]
+
+
+def _thresholds(outcomes: Sequence[Outcome]) -> str:
+    """What other values of `MIN_LEAD` and `MIN_SIMILARITY` would give."""
+    with_answer = [each for each in outcomes if each.asked.passages]
+    without = [each for each in outcomes if not each.asked.passages]
+
+    def share(flags: Sequence[bool]) -> str:
+        return f"{np.mean(flags):.0%}"
+
+    rows = [
+        [
+            f"{least:g}",
+            share([each.would_answer(least) and each.right[0] for each in with_answer]),
+            share([each.would_answer(least) and not each.right[0] for each in with_answer]),
+            share([each.would_answer(least) for each in without]),
+        ]
+        for least in LEADS
+    ]
+    answers = TextTable(["lead", "right", "wrong", "unanswerable answered"], rows).plain()
+    rows = [
+        [
+            f"{least:g}",
+            share([each.similarity < least for each in with_answer]),
+            share([each.similarity < least for each in without]),
+        ]
+        for least in SIMILARITIES
+    ]
+    floors = TextTable(["similarity", "nothing found", "of unanswerable"], rows).plain()
+    return f"\n{answers}\n\n{floors}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Citations in the chat: numbers, the folded line, the list, and the passage in the spans view."""
+
+from __future__ import annotations
+
+from app.protocol.citations import Citation, CitationKind, Citations
+from app.ui.spans.screen import SpansScreen
+from tests.fakes import FakeEngine, Story
+from tests.ui.helpers import app_with, paste, screen_text, until, until_gone, until_shown
+
+ANSWER = "The fox jumps. Nothing else moves.\n\nThat is **all**."
+LINE = "The quick brown fox jumps over the lazy dog."
+LONG = f"{LINE}\n" * 2_000
+PASSAGE = 1_000 * len(LINE) + 1_000
+"""The start of a line."""
+CITED = Citations(
+    (
+        Citation(CitationKind.SUPPORT, 0, 14, 0, 0, PASSAGE, PASSAGE + len(LINE)),
+        Citation(CitationKind.QUOTATION, 36, 49, 0, 0, 0, len(LINE)),
+    ),
+    1,
+)
+
+
+async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
+    app = app_with(engine := FakeEngine(Story(answer=ANSWER, citations=CITED)))
+    engine.start_thread(lambda event: 0.0)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, LONG)
+        await pilot.press(*"why", "enter")
+        await until_shown(pilot, "The fox jumps.¹ Nothing else moves.", "That is all.²")
+        await until_shown(pilot, "▸ 2 citations · 1 sentence without a passage")
+        await pilot.click("CitationsView")
+        await until_shown(pilot, "[1] paste-1.txt, line 1,001:", "[2] paste-1.txt, line 1:")
+        await pilot.click("CitationsView", offset=(8, 1))
+        await until(pilot, lambda: isinstance(app.screen, SpansScreen), "the spans")
+        await until_shown(pilot, "line 1,001 · in the answer")
+        await pilot.press("escape")
+        await until_shown(pilot, "▾ 2 citations")
+        (turn,) = app.chat.open_chats.shown.conversation.turns
+        view = app.chat.transcript.view(turn.number)
+        assert view is not None
+        view.answer.action_run("copy")
+        await until(pilot, lambda: app.clipboard.startswith("The fox jumps.¹"), "the copy")
+        assert f'¹ paste-1.txt, line 1,001: "{LINE}"' in app.clipboard
+
+
+async def test_a_list_of_citations_leads_to_a_passage() -> None:
+    app = app_with(engine := FakeEngine(Story(answer=ANSWER, citations=CITED)))
+    engine.start_thread(lambda event: 0.0)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, LONG)
+        await pilot.press(*"why", "enter")
+        await until_shown(pilot, "▸ 2 citations")
+        await pilot.press("tab", "ctrl+x")
+        await until_shown(pilot, "⏎ show the passage", "[2] paste-1.txt, line 1:")
+        await pilot.press("down", "enter")
+        await until_shown(pilot, "line 1 · in the answer")
+        await pilot.press("a")
+        await until_shown(pilot, "line 1,001 · in the answer")
+        await pilot.press("escape")
+        await until_gone(pilot, "in the answer")
+
+
+async def test_an_answer_without_citations_says_so() -> None:
+    app = app_with(engine := FakeEngine(Story(answer="Yes.", citations=Citations())))
+    engine.start_thread(lambda event: 0.0)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, LONG)
+        await pilot.press(*"why", "enter")
+        await until_shown(pilot, "Yes.")
+        assert "passage" not in screen_text(pilot)
+        await pilot.press("tab", "ctrl+x")
+        await until_shown(pilot, "This answer has no citations.")

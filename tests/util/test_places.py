@@ -1,0 +1,74 @@
+"""Page, line and headings of a character."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.util.places import MAX_HEADING, place_of
+
+PAGES = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
+SLIDES = "[Slide 1]\none\n\n[Slide 2 (hidden)]\ntwo\n"
+SHEETS = "[Sheet Prices 2024]\n| a | b |\n"
+MARKDOWN = """# Contract
+
+## Term
+one
+
+```
+# no heading
+two
+```
+## Termination ##
+three
+
+# Annex
+four
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "first_line", "expected"),
+    [
+        ("a\nb\nc", "c", 1, "line 3"),
+        ("a\nb\nc", "c", 120, "line 122"),
+        ("x\n" * 1999 + "y", "y", 1, "line 2,000"),
+        (PAGES, "one", 1, "page 1, line 1"),
+        (PAGES, "three", 1, "page 12, line 2"),
+        (PAGES, "three", 120, "page 12, line 2"),
+        (PAGES, "[Page 1]", 1, "line 1"),
+        (SLIDES, "two", 1, "slide 2 (hidden), line 1"),
+        (SHEETS, "b", 1, "sheet Prices 2024, line 1"),
+        ("see [Page 3]\nx", "x", 1, "line 2"),  # no line of its own
+    ],
+)
+def test_a_place_has_the_part_that_it_is_in(
+    text: str, word: str, first_line: int, expected: str
+) -> None:
+    assert place_of(text, text.index(word), first_line).text == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("Contract", ("Contract",)),
+        ("one", ("Contract", "Term")),
+        ("two", ("Contract", "Term")),
+        ("three", ("Contract", "Termination")),
+        ("four", ("Annex",)),
+    ],
+)
+def test_a_place_has_the_headings_above_it(word: str, expected: tuple[str, ...]) -> None:
+    assert place_of(MARKDOWN, MARKDOWN.index(word), 1, "contract.md").headings == expected
+
+
+def test_comments_of_source_code_are_no_headings() -> None:
+    assert place_of("# a comment\nx = 1\n", 13, 1, "folder/a.py").headings == ()
+
+
+def test_a_page_is_a_number_and_a_long_heading_is_cut() -> None:
+    assert place_of(PAGES, PAGES.index("two")).page == 12
+    assert place_of(SLIDES, SLIDES.index("one")).page is None
+    text = f"# {'x' * 100}\ny"
+    assert place_of(text, len(text) - 1).headings == ("x" * MAX_HEADING + "…",)
+    assert place_of(PAGES, len(PAGES)).short == "page 12"
+    assert place_of(MARKDOWN, MARKDOWN.index("one")).short == "line 4, Term"
