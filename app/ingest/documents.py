@@ -71,9 +71,10 @@ class _Progress:
 
     def __call__(self) -> bool:
         done, _, total = os.pread(self._file, 64, 0).partition(b" ")
+        self.total = int(total or 0)
         if not total or int(done) == self.done:
             return False
-        self.done, self.total = int(done), int(total)
+        self.done = int(done)
         self._budget.show_page(self.done, self.total)
         return True
 
