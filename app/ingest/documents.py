@@ -40,7 +40,6 @@ _INSIDE = re.compile(
     re.DOTALL,
 )
 """First members of documents without a name, such as standard input."""
-_UNREADABLE = "(This page could not be read.)"
 _MAX_RANGES = 6
 """Maximum number of page ranges to list."""
 _MAX_STOPS = 3
@@ -71,9 +70,10 @@ class _Progress:
 
     def __call__(self) -> bool:
         done, _, total = os.pread(self._file, 64, 0).partition(b" ")
+        self.total = int(total or 0)
         if not total or int(done) == self.done:
             return False
-        self.done, self.total = int(done), int(total)
+        self.done = int(done)
         self._budget.show_page(self.done, self.total)
         return True
 
@@ -109,7 +109,7 @@ def document_text(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget
     if not any(part.text.strip() for part in texts):
         content = "pictures but no text" if is_pdf else "no text"
         raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _OCR if is_pdf else _AS_PDF)
-    text = "".join(map(_shown, found.parts, range(1, len(found.parts) + 1)))
+    text = "".join(_shown(part, number, found.unit) for number, part in enumerate(found.parts, 1))
     return Decoded(text, "pdf" if is_pdf else "office", missing=(*_missing(found),))
 
 
@@ -122,6 +122,11 @@ class _Found:
     parts: list[Part | None] = field(default_factory=list)
     """None: a part that cannot be read."""
     embedded: int = 0
+
+    @property
+    def unit(self) -> str:
+        """`page`, `slide`, `sheet` or `section`."""
+        return next((part.unit for part in self.parts if part is not None), "page")
 
 
 def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget) -> _Found:
@@ -171,16 +176,15 @@ def _add(found: _Found, written: bytes) -> None:
         found.parts.append(None if part is None else Part(*part))
 
 
-def _shown(part: Part | None, number: int) -> str:
+def _shown(part: Part | None, number: int, unit: str) -> str:
     if part is None:
-        return f"[Page {number}]\n{_UNREADABLE}\n\n"
+        return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
     return f"{part.mark}\n{part.text.rstrip()}\n\n" if part.mark else f"{part.text.rstrip()}\n"
 
 
 def _missing(found: _Found) -> Iterator[Rejected]:
     """Yield what is missing from the text."""
-    parts = found.parts
-    unit = next((each.unit for each in parts if each is not None), "page")
+    parts, unit = found.parts, found.unit
     unreadable = [number for number, part in enumerate(parts, 1) if part is None]
     empty = [number for number, part in enumerate(parts, 1) if part and not part.text.strip()]
     if unreadable:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.documents import KINDS, in_order, letters, samples
+import pytest
+
+from benchmarks.documents import FOLDER, KINDS, Sample, in_order, letters, read_specchat, samples
 
 
 def test_words_count_in_their_order_and_without_marks() -> None:
@@ -22,3 +24,10 @@ def test_there_are_several_files_of_each_kind_and_a_key_for_each() -> None:
     assert set(counts) == set(KINDS)
     assert min(counts.values()) >= 3
     assert all(each.words for each in samples())
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not FOLDER.exists(), reason="`python -m benchmarks.documents fetch` fetches it")
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_real_files_are_read(sample: Sample) -> None:
+    assert in_order(sample.words, read_specchat(str(sample.path))) >= 0.98 * len(sample.words)

@@ -342,6 +342,17 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+def test_a_damaged_slide_costs_only_that_slide(tmp_path: Path) -> None:
+    good = slide(shape("title", "<a:r><a:t>Lease</a:t></a:r>"))
+    result = intake(written(tmp_path / "a.pptx", pptx(good, "<p:sld", good)))
+    assert result.documents[0].text == (
+        "[Slide 1]\n# Lease\n\n[Slide 2]\n(This slide could not be read.)\n\n[Slide 3]\n# Lease\n\n"
+    )
+    assert [each.sentence for each in result.skipped] == [
+        "a.pptx has 1 of 3 slides (2) that cannot be read: save it again, or convert it to text."
+    ]
+
+
 BOMB = b"a" * 60_000_000
 ENTITIES = (
     "<!DOCTYPE d [<!ENTITY a 'aaaaaaaaaa'>"

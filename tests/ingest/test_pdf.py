@@ -154,6 +154,15 @@ def test_a_page_that_crashes_the_process_costs_only_that_page(
     assert ["has 3 of 6 pages (2, 4, 6)" in each.sentence for each in result.skipped] == [True]
 
 
+def test_a_first_page_that_takes_too_long_costs_only_that_page(tmp_path: Path) -> None:
+    slow, extra, *_ = BAD_PAGES["a page that takes too long"]
+    data = assembled([slow, NOTICE], extras=[extra, b""])
+    limits = ReadLimits(document_seconds=0.2)
+    result = intake(written(tmp_path / "a.pdf", data), limits)
+    assert result.documents[0].text.endswith("[Page 2]\nThe notice period is 30 days.\n\n")
+    assert "1 of 2 pages (1) that cannot be read" in result.skipped[0].sentence
+
+
 def test_pages_without_text_are_counted(tmp_path: Path) -> None:
     pages = ["Cover", *[""] * 3, "Middle", "", "End", *[""] * 4]
     path = written(tmp_path / "docs" / "scan.pdf", pdf_of(*pages))
