@@ -457,6 +457,16 @@ def test_draft_proposals_do_not_change_the_answer(
     )
 
 
+def test_a_draft_may_propose_for_a_hybrid(models: dict[str, Any]) -> None:
+    model, draft, ids = models["qwen3_5"], models["llama"], repetitive(6)
+    plain = write(stream(model, stock_cache(model, ids), None), ids)
+    proposals = DraftProposals(pair(draft).target, has_read(draft, ids), ids, 0)
+    target = holding(stock_cache(model, ids))
+    source = TokenStream(model, target, Drafting(), draft=proposals)
+    assert write(source, ids) == plain
+    assert source.proposed > source.accepted
+
+
 def test_a_failed_draft_is_not_used_again(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     plain = write(stream(model, stock_cache(model, ids), None), ids)

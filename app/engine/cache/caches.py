@@ -405,8 +405,8 @@ def _has_changed(cache: Any, before: list[Any]) -> bool:
 
 
 def step_undo(cache: Cache) -> Callable[[int], None] | None:
-    """A function that restores `cache` to its current state after an incomplete step; it takes the
-    number of tokens in that step. None if a layer cannot be restored."""
+    """A function that restores `cache` to its current state after one step, complete or not; it
+    takes the number of tokens in that step. None if a layer cannot be restored."""
     undos = [_layer_undo(layer) for layer in flatten(cache)]
     if not all(undos):
         return None
