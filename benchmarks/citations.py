@@ -16,9 +16,11 @@ from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
-from app.engine.turn import citations
+from app.engine.backend import blas
 from app.protocol.citations import Citations
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import Cited, Finished
@@ -27,9 +29,10 @@ from app.protocol.prompt import Document, Message, Role
 from app.util.sentences import units
 from benchmarks.quality.real_documents import Fact, load_facts
 
+FACTS = "facts"
 KEEP = 0.4
 """Every other document is read sparsely, at this keep."""
-TOKENS = 120
+TOKENS = 80
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,18 @@ class Row:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     say = command.add_argument
     command.description = "Asks about real documents and writes a table of citations to judge."
-    say("--target", default="embedded", help="the model that answers (default %(default)s)")
+    say(
+        "--target",
+        default="embedded",
+        help=f"the model that answers, or `{FACTS}` for answers"
+        " that people wrote (default %(default)s)",
+    )
     say("--facts", action="append", required=True, metavar="F", help="facts, such as english")
     say("--texts", type=Path, required=True, metavar="FOLDER", help="the real documents")
     say("--out", type=Path, required=True, metavar="FILE.tsv", help="the table")
     say("--n", type=int, default=20, help="answers for each kind of facts (default %(default)s)")
     say("--characters", type=int, default=4000, help="length of an excerpt (default %(default)s)")
+    say("--hide-passage", action="store_true", help="with facts: as if the passage was not read")
     say("--min-support", type=float, help="another threshold, to see what it leaves out")
     say("--summary", action="store_true", help="only print the precision of the judged rows")
 
@@ -66,6 +75,8 @@ def measure(options: argparse.Namespace) -> int:
     """Ask, write the table, and print how much of it was judged right."""
     if not options.summary:
         if options.min_support is not None:
+            from app.engine.turn import citations
+
             citations.MIN_SUPPORT = options.min_support
         known = {row.key: row.right for row in read_table(options.out)}
         rows = [row for row in read_table(options.out) if row.model != options.target]
@@ -82,6 +93,9 @@ def _ask_all(options: argparse.Namespace) -> Iterator[Row]:
         for name in options.facts
         for fact in load_facts(f"passages/{name}.toml")[: options.n]
     ]
+    if options.target == FACTS:
+        yield from _written_answers(options, facts)
+        return
     with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(resolve_pair(options.target))
         for number, (name, fact) in enumerate(facts):
@@ -100,6 +114,27 @@ def _ask_all(options: argparse.Namespace) -> Iterator[Row]:
             sys.stderr.write(f"{number + 1}/{len(facts)} {fact.question}\n")
             about = f"{name}-{number}", options.target, fact.document, fact.question
             yield from _rows(about, answer, excerpt, found)
+
+
+def _written_answers(
+    options: argparse.Namespace, facts: Sequence[tuple[str, Fact]]
+) -> Iterator[Row]:
+    """The citations of the facts' own answers."""
+    blas.load_openblas()  # before MLX is imported
+    from app.engine.model.text_encoder import built_in_encoder
+    from app.engine.turn.citations import ReadText, cite
+
+    for number, (name, fact) in enumerate(facts):
+        text = (options.texts / fact.document).read_text(encoding="utf-8")
+        excerpt = _excerpt(text, fact, options.characters, Random(number))
+        unread = np.zeros(len(excerpt) + 1, np.int64)
+        if options.hide_passage:
+            start, end = fact.find(excerpt) or (0, 0)
+            unread = np.clip(np.arange(len(excerpt) + 1) - start, 0, end - start)
+        read = ReadText(0, 0, excerpt, unread)
+        found = cite(fact.answer, fact.question, [read], built_in_encoder())
+        about = f"{name}-{number}", FACTS, fact.document, fact.question
+        yield from _rows(about, fact.answer, excerpt, found)
 
 
 def _excerpt(text: str, fact: Fact, length: int, rng: Random) -> str:
