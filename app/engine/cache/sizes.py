@@ -27,8 +27,8 @@ from app.estimate.memory import (
 class CacheSize:
     """The size of a model's cache. Sliding windows use `window_bytes_per_token` up to
     `max_window_bytes` (including their slack). `largest_layer_bytes` per token exist twice while
-    that layer's buffer grows. Recurrent layers use `state_bytes` at any length, and once more for
-    each checkpoint."""
+    that layer's buffer grows. Recurrent layers use `state_bytes` at any length, and each
+    checkpoint as many again."""
 
     bytes_per_token: float
     max_window_bytes: float

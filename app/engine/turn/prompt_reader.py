@@ -29,9 +29,8 @@ from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
 
 CHECKPOINT_SHARE, MAX_WITHIN = 0.1, 8
-"""Checkpoints within the documents use at most this share of free memory, and are at most so many:
-`k` of them leave one in 2k + 2 of the tokens to read again that a checkpoint right before the first
-recalled one would save."""
+"""Maximum share of free memory for checkpoints within the documents, and their maximum number. With
+k of them, a rewind goes back 1 / (2k + 2) of the tokens further than necessary on average."""
 
 
 class PromptReader:
