@@ -153,8 +153,8 @@ class Models:
     """The model that answers: an installed model, a folder, or embedded (the demo model). Ctrl+L
     lists models."""
     draft: str = ""
-    """The small model that scores documents for the target. If it is empty or builtin, the
-    built-in scorer does it."""
+    """The small model or text encoder that scores documents for the target. If it is empty or
+    builtin, the built-in scorer does it."""
     folders: str = ""
     """More folders with your own models, separated by colons. MLX models and GGUF files up to four
     levels below them are listed, and never changed."""

@@ -81,7 +81,7 @@ def test_text_encoders_are_drafts_for_every_target_and_come_last() -> None:
     assert "for many languages" in multilingual.benefit
     assert 22e6 < english.draft.size.architecture.parameters < 23e6
     assert 97e6 < multilingual.draft.size.architecture.parameters < 98e6
-    assert english.added_bytes > english.draft.size.weight_bytes
+    assert english.added_bytes >= english.draft.size.weight_bytes
     assert english.cost_ratio < 0.01
     labels = [item.label for item in english.fit.items]
     assert "draft, weights" in labels

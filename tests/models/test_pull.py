@@ -17,11 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.model_pairs import resolve_pair
 from app.models.cache import ModelCache, folder_name, verify
+from app.models.embedded import target_path
 from app.models.errors import ModelError
 from app.models.hub import RetryPolicy, default_hub_settings, retry_after
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import is_running, pause, unfinished
+from tests.engine import encoders
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
@@ -58,6 +61,25 @@ def test_it_arrives_whole(puller: Puller, cache: ModelCache, hub: FakeHub) -> No
     assert puller.reports[-1].done == puller.reports[-1].total > 300_000
     # What is not wanted was not asked for.
     assert not [asked for asked in hub.asked if "README" in asked.path or "onnx" in asked.path]
+
+
+def test_the_pooling_of_a_text_encoder_arrives(
+    puller: Puller, hub: FakeHub, tmp_path: Path
+) -> None:
+    folder = encoders.write(tmp_path / "encoder", "bert")
+    files = (each for each in folder.rglob("*") if each.is_file())
+    content = {each.relative_to(folder).as_posix(): each.read_bytes() for each in files}
+    hub.add("org/encoder", content | {"onnx/model.onnx": b"x", "2_Dense/config.json": b"{}"})
+    assert puller.pull("org/encoder") is Outcome.DOWNLOADED
+    found = puller.cache.find("org/encoder")
+    assert found is not None
+    assert {each.relative_to(found.folder).as_posix() for each in found.folder.rglob("*.*")} == {
+        "1_Pooling/config.json",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    assert resolve_pair(str(target_path()), "org/encoder", puller.cache).draft_is_encoder
 
 
 def test_connections_are_used_again(puller: Puller, hub: FakeHub) -> None:
