@@ -1,4 +1,4 @@
-"""The cost of scoring with the built-in draft.
+"""The cost of scoring with the built-in scorer.
 
 Each run scores a prompt of repeated licence text: *words*, with random input embeddings of the
 shape and random token ids; *meaning*, for which the encoder reads the document; and *later*, both
@@ -97,7 +97,7 @@ def _seconds(action: Callable[[], object]) -> float:
 def about(result: Result) -> str:
     longest = result.rows[-1]
     return (
-        f"The built-in draft, beside a target with the embeddings of the"
+        f"The built-in scorer, beside a target with the embeddings of the"
         f" {result.options['shapes'][0]} pair's: seconds to find *words* and *meaning* for a"
         " document's first question, and for *later* ones about the same document; and the most"
         f" memory it takes beside the target's. Its encoder takes"
@@ -113,8 +113,8 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "built-in",
-    "what it takes the built-in draft to choose",
-    "The built-in draft",
+    "what it takes the built-in scorer to choose",
+    "The built-in scorer",
     measure,
     about,
     columns(

@@ -1,6 +1,6 @@
 """The time to the first word in later turns.
 
-Uses the embedded pair, or a random target with the built-in draft (`--shape`), and a text of more
+Uses the embedded pair, or a random target with the built-in scorer (`--shape`), and a text of more
 than 4,096 tokens or its first `--length`. Turn 2 asks about another part of the text than turn 1,
 once with the conversation in memory and once in a new engine that loads the snapshot. Then other
 conversations about the same text follow: a new one, a branch from turn 4, and a duplicate. Seconds
@@ -180,7 +180,7 @@ def _ask(
 def about(result: Result) -> str:
     shapes = result.options.get("shapes")
     who, keep = (
-        (f"{shapes[0]} with random weights and the built-in draft", f"{DEFAULT_KEEP_RATIO:g}")
+        (f"{shapes[0]} with random weights and the built-in scorer", f"{DEFAULT_KEEP_RATIO:g}")
         if shapes
         else ("the embedded pair", "auto")
     )

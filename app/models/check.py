@@ -348,7 +348,7 @@ def _module_kinds(file: Path) -> list[str]:
 def _unsupported_encoder(what: str) -> ModelError:
     return ModelError(
         f"This text encoder has {what[:80]}, which specchat cannot run",
-        "choose another one, or use the built-in draft",
+        "choose another one, or use the built-in scorer",
     )
 
 

@@ -30,7 +30,7 @@ class Load:
     prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
     earlier one.
 
-    `draft_is_encoder`: the draft is a text encoder, which the built-in draft uses instead of its
+    `draft_is_encoder`: the draft is a text encoder, which the built-in scorer uses instead of its
     own.
     `foreign_draft`: the draft has another tokenizer than the target. `display_names` are for the
     screen; without them, models are named after their folders. With `kv_bits` (8 or 4) the target's

@@ -63,7 +63,7 @@ class LexicalScorer:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingScorer:
-    """The first half of the built-in draft: scores words similar to the question's by the target's
+    """The first half of the built-in scorer: scores words similar to the question's by the target's
     input embeddings."""
 
     parts: ClassVar[tuple[ScoringPart, ...]] = ()

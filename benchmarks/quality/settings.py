@@ -42,7 +42,7 @@ class Scoring(StrEnum):
     EMBEDDING = "embedding"
     """Words similar to the question's, by the target's input embeddings."""
     BUILT_IN = "builtin"
-    """The built-in draft."""
+    """The built-in scorer."""
 
     @property
     def needs_draft(self) -> bool:

@@ -1,4 +1,4 @@
-"""The built-in draft: finds the passages that a question is about, for any target.
+"""The built-in scorer: finds the passages that a question is about, for any target.
 
 It joins two findings. Words: which chunks have words like the question's, by the target's own
 input embeddings. Meaning: which pieces of the text mean what the question does, by our own small
@@ -56,7 +56,7 @@ on fully."""
 
 @dataclass(frozen=True, slots=True)
 class BuiltInScorer:
-    """Scores by the built-in draft alone."""
+    """Scores by the built-in scorer alone."""
 
     parts: ClassVar[tuple[ScoringPart, ...]] = (ScoringPart.BUILT_IN,)
 

@@ -1,4 +1,4 @@
-"""Chooses the scorer of a prompt: attention, the built-in draft, or both joined.
+"""Chooses the scorer of a prompt: attention, the built-in scorer, or both joined.
 
 That is what finds most for its cost (`docs/quality.md`): both; where the draft costs less than the
 built-in one, attention alone, up to 65,536 tokens; without a draft, the built-in one.
@@ -35,7 +35,7 @@ JOINED_FROM = 10_000_000
 """Parameters of a draft that costs more than the built-in one."""
 ALONE_UP_TO = 65_536
 """Longest prompt, in tokens, that a smaller draft scores alone: in longer ones it finds less than
-the built-in draft (`docs/quality.md`)."""
+the built-in scorer (`docs/quality.md`)."""
 ATTENTION_WEIGHT = 0.5
 """Weight of what the draft finds; what the built-in one finds has weight 1."""
 
@@ -59,7 +59,7 @@ def scorer_by_draft(pair: ModelPair) -> Scorer:
 
 @dataclass(frozen=True, slots=True)
 class JoinedScorer:
-    """Joins what `draft` finds and, if there is memory for it, what the built-in draft does."""
+    """Joins what `draft` finds and, if there is memory for it, what the built-in scorer does."""
 
     draft: Scorer
     only_here: bool = False

@@ -72,7 +72,7 @@ class Scorer(Protocol):
 
     @property
     def parts(self) -> tuple[ScoringPart, ...]:
-        """What is run, one after another: the draft, the built-in draft, both or nothing."""
+        """What is run, one after another: the draft, the built-in scorer, both or nothing."""
         ...
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
