@@ -231,7 +231,7 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
     assert "\n## Quote · 20" in text, "the demo pair answered"
     assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · Less sure" in text
-    fell_back = "Sparse reading failed (no draft), so everything was read."
+    fell_back = "Sparse reading failed (no draft), so everything is read."
     assert f"\n*Read everything (97% new) in 1.2 s · {fell_back} · " in text
 
 

@@ -72,7 +72,7 @@ def test_keys_that_terminals_send_for_control_letters(fake: Terminal) -> None:
     fake.press("C-t")
     fake.wait_for("next: FULL  (^T auto)")
     fake.press("C-t", "C-g", "PPage", "Enter")
-    fake.wait_for("next: SPARSE 25%  (^T full)")
+    fake.wait_for("next: SPARSE 25%  (^T in full)")
     fake.type("one")
     fake.press("C-j")
     fake.type("two")

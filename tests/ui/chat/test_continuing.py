@@ -65,7 +65,7 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "■ stopped: it was repeating itself · F4 continues")
+        await until_shown(pilot, "■ stopped: the answer repeated itself · F4 continues")
         engine.stepping = True
         await pilot.press("f4")
         await until(pilot, lambda: len(engine.asks) == 2)

@@ -11,7 +11,7 @@ from tests.ui.helpers import screen_text
 
 KEY_SECONDS = 0.05
 PATIENCE_SECONDS = 300.0
-FIRST, SECOND = 'What does it say of "patent license"?', 'And what of "Corresponding Source"?'
+FIRST, SECOND = 'What is a "patent license"?', 'And what of "Corresponding Source"?'
 
 
 async def play(pilot: Pilot[None]) -> None:

@@ -22,7 +22,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "6 passages", "█ Paragraph 0")
+        await until_shown(pilot, "What was read  paste-1.txt", "6 passages", "█ Paragraph 0")
         screen = app.screen
         assert isinstance(screen, SpansScreen)
         before = screen.view.document.read_fraction
@@ -57,7 +57,7 @@ async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
         await paste(pilot, TEXT)
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt")
+        await until_shown(pilot, "What was read  paste-1.txt")
         await pilot.press("end", "space", "enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         again = engine.asks[1]
@@ -72,7 +72,7 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await paste(pilot, TEXT)
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "still choosing what to read")
+        await until_shown(pilot, "What was read  paste-1.txt", "still choosing what to read")
         screen = pilot.app.screen
         assert isinstance(screen, SpansScreen)
         engine.advance_to(lambda event: isinstance(event, ImportanceMap))

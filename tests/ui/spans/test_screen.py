@@ -221,7 +221,7 @@ def where(spans: SpansApp) -> tuple[str, int]:
 async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
     """It begins at the most important one, not at the first."""
     async with folder.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "Passages  1/4 contract.txt   read 4% · passage 1 of 4")
+        await until_shown(pilot, "What was read  1/4 contract.txt   read 4% · passage 1 of 4")
         seen = [where(folder)]
         for _ in range(3):
             await pilot.press("n")
@@ -466,7 +466,7 @@ async def test_copied_text_is_shown_first_and_marked() -> None:
     copies = ((at(122), at(123) - 1), (at(160), at(161) - 1))
     spans = SpansApp(SpansScreen([replace(read, copied=copies)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "line 122 · in the answer · read", "a used")
+        await until_shown(pilot, "line 122 · in the answer · read", "a quoted")
         await pilot.press("a")
         await until_shown(pilot, "line 160 · in the answer · not read")
         await pilot.press("a")
@@ -484,6 +484,6 @@ async def test_copied_text_is_shown_first_and_marked() -> None:
 async def test_an_answer_that_copied_nothing_says_so(spans: SpansApp) -> None:
     async with spans.run_test(size=(100, 24)) as pilot:
         await until_shown(pilot, "line 50")
-        assert "a used" not in screen_text(pilot)
+        assert "a quoted" not in screen_text(pilot)
         await pilot.press("a")
-        await until_shown(pilot, "The answer copies nothing from the documents.")
+        await until_shown(pilot, "The answer quotes nothing from the documents.")

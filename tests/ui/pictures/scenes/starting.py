@@ -65,7 +65,7 @@ async def trouble(stage: Stage) -> None:
         await stage.take("no-model")
     reason = "its DeltaCache layers cannot store chosen positions"
     async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
-        await stage.shown("does not support sparse reading")
+        await stage.shown("cannot skip text")
         await stage.take("full-only")
     with Store(stage.home / "data"):  # the first specchat
         async with stage.opened():
