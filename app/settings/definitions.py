@@ -279,11 +279,7 @@ class Setting:
     def allowed(self) -> str:
         """The allowed values, in a few words."""
         if self.range is not None:
-            own = (
-                f", or {MODELS_OWN} for the model's own value"
-                if self.range.neutral is not None
-                else ""
-            )
+            own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
             return self.bounds + own
         if self.type is str:
             return "a name without quotes or backslashes"

@@ -141,7 +141,7 @@ def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
         terminal.press("C-g", "Enter")
         terminal.type("What is it?")
         terminal.press("Enter")
-        terminal.wait_for("next: SPARSE 20%", "▸ Read", "^R again", seconds=60)
+        terminal.wait_for("next: SPARSE 20%", "▸ Read", "^R read in full", seconds=60)
         terminal.press("C-g", "5", "0")
         terminal.wait_for("would read 3,0", " passages")
         terminal.press("Enter")

@@ -181,7 +181,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await until_shown(pilot, "▶ Answering", "The")
         engine.finish()
         await until_shown(
-            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read everything", "general-purpose"
+            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read in full", "general-purpose"
         )
         assert "selected ·" not in screen_text(pilot)
 

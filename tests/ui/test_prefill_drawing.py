@@ -64,16 +64,16 @@ def answered(**changes: Any) -> TurnProgress:
 
 
 def test_after_the_answer_one_line_says_how_much_was_read_and_names_keys_where_they_fit() -> None:
-    keys = ("^S what was read", "^R read everything")
+    keys = ("^S what was read", "^R read in full")
 
     def line(width: int) -> str:
         (only,) = panel_lines(answered(), Viewport(width, 1.0), False, keys)
         return only.plain
 
     assert line(80).split("  ")[0] == "▸ Read 20% in 1.9 s"
-    assert line(80).endswith("  ^S what was read · ^R read everything")
-    assert line(48).endswith("  ^R read everything")
-    assert line(36) == "▸ Read 20% in 1.9 s"
+    assert line(80).endswith("  ^S what was read · ^R read in full")
+    assert line(48).endswith("  ^R read in full")
+    assert line(34) == "▸ Read 20% in 1.9 s"
 
 
 def test_how_sure_the_model_was_is_among_the_details() -> None:

@@ -102,7 +102,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="Set how much is read, or answer the selected question with another keep",
+            tooltip="Set keep; with an answer selected, ask again",
             priority=True,
         ),
         Binding(

@@ -75,7 +75,7 @@ READING = (
     Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
     Hint("c copy", "copy", 3),
-    Hint("f only what was read", "fold", 2, "f only read"),
+    Hint("f only what was read", "fold", 2, "f filter"),
     Hint("←", "keep(-1)", 0),
     Hint("→ keep", "keep(1)", 1),
     Hint("⏎ ask again", "again", 8, "⏎ again"),
@@ -442,7 +442,8 @@ class SpansScreen(Screen[AskAgain | None]):
             read = self._doing
         elif self._keep != self._read_keep:
             read = f"keep {formatting.percent(self._keep)} would {read}"
-        pinned = f" · {len(self._pins_here)} pinned" if self._pins_here else ""
+        pins = len(self._pins_here)
+        pinned = f" · {formatting.plural(pins, 'pin')}" if pins else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(MIN_NAME, width - left.cell_length - right.cell_length)
         name = Content(sanitize_line(document.title)).truncate(room, ellipsis=True)

@@ -214,7 +214,7 @@ def _row(cells: Content, label: str) -> Content:
 
 
 def _legend(view: Viewport, with_read_on: bool) -> Content:
-    always = " always read: your question, chat template"
+    always = " always read: question, template"
     long = view.width >= 70 and not with_read_on
     later = [(heatmap.READ_ON, ACCENT), (" read while answering  ", DIM)] if with_read_on else []
     return Content.assemble(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-from app.engine.model.encoder_network import Weights, encode, load_weights, parse_shape
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from app.engine.model.encoder_network import Weights, encode, load_weights, parse_shape
 
 MAX_TOKENS, BATCH, SHARD = 128, 32, 4096
 PREFIXES = {"query": "query:", "passage": "passage:"}

@@ -71,7 +71,7 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         await until_shown(
             pilot,
             "▸ built-in scorer: 4.5x faster",
-            "  small-4bit: 3.5x faster, r 0.07, pair: fits 4K",
+            "  small-4bit: 3.5x faster, r 0.07, target and draft: fits 4K",
             "adds attention to the scores; needs ",
             "target, weights  org/big-4bit",
             "target, cache  7,680 bytes per token, 4,096 tokens",

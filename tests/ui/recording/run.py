@@ -25,7 +25,7 @@ async def play(pilot: Pilot[None]) -> None:
     await _shown(pilot, " tok")
     await _ask(pilot, FIRST, "infringement).")
     await pilot.press("ctrl+s")
-    await _shown(pilot, "Passages")
+    await _shown(pilot, "What was read")
     await asyncio.sleep(2.0)
     for _ in range(4):
         await pilot.press("n")
