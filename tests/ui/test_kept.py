@@ -243,7 +243,7 @@ async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
-        await until_shown(pilot, "is a file, not a folder", "specchat · not saved")
+        await until_shown(pilot, "Conversations cannot be saved, because", "specchat · not saved")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ Read")
 
