@@ -90,8 +90,18 @@ PRIVATE_WORDS = (
     r"|what (?:is|was) (?:read|known|meant) of|as far as not"
 )
 """Words that only we used, or used in a sense of our own. The field has words for all of them."""
-OWN_SENSES = r"shel(?:f|ves)|so many|begun|told|besides|embedded (?:pair|target|draft)"
-"""Plain words that the app and its documents used in a sense of their own."""
+OWN_SENSES = (
+    r"shel(?:f|ves)|so many|begun|told|besides|embedded (?:pair|target|draft)"
+    r"|full reading|lower keep to|repeating itself|support sparse reading|whose words the answer"
+)
+"""Plain words that the app and its documents used in a sense of their own, and second names."""
+OTHER_KEY_HINTS = re.compile(
+    r"\^S (?!(?:shows )?what was read)[a-z]|\^T (?!(?:read )?in full|\{)[a-z]"
+    r"|\^R (?!(?:reads? (?:it )?|asks again and reads )?in full)[a-z]"
+)
+"""A key and another name than its own: "what was read", and "read in full" or "in full"."""
+OTHER_KEYS = Path("app/ui/conversations")
+"""There Ctrl+R and Ctrl+T rename and pin."""
 
 
 def forbidden(*patterns: str) -> re.Pattern[str]:
@@ -121,7 +131,24 @@ def test_texts_use_the_words_of_the_field(
     assert found == []
 
 
+def test_key_hints_use_one_name_for_one_thing() -> None:
+    searched = [
+        (path, text)
+        for path, text in texts()
+        if path.parts[0] in ("app", "docs", "README.md")
+        and path.suffix in (".py", ".md")
+        and OTHER_KEYS not in path.parents
+    ]
+    assert len(searched) > 200
+    found = [f"{p}: {hit[0]}" for p, text in searched for hit in OTHER_KEY_HINTS.finditer(text)]
+    assert found == []
+
+
 def test_the_patterns_find_what_they_forbid() -> None:
+    for hint in ("^S sources", "^R read everything", "^R again, in full", "^T full"):
+        assert OTHER_KEY_HINTS.search(hint)
+    for hint in ("^S what was read", "^R reads it in full", "^R in full", "^T read in full"):
+        assert not OTHER_KEY_HINTS.search(hint)
     assert forbidden(PRIVATE_WORDS).search("What is foretold")
     slash = "/"
     assert REGISTRY.search("see files.pythonhosted" + ".org")

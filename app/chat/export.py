@@ -215,7 +215,7 @@ def remarks(message: MessageRecord) -> str:
         )
         parts += [each for each in said if each]
     if message.truncated and message.state is State.STOPPED:
-        parts.append("stopped: it was repeating itself")
+        parts.append("stopped: the answer repeated itself")
     elif message.state in (State.STOPPED, State.PARTIAL):
         parts.append("stopped")
     elif message.truncated:

@@ -6,7 +6,7 @@ from app.protocol.prompt import Document
 from app.util.assets import assets_path
 
 FILE = "gpl-3.0.txt"
-QUESTION = 'What does it say of "patent license"?'
+QUESTION = 'What is a "patent license"?'
 REAL_QUESTION = "What is the GPL?"
 """For a small model that is real."""
 _CHARACTERS = 3.6

@@ -58,6 +58,19 @@ ACTIVITIES = {
 }
 """What a turn is doing in each phase. PREFILL is missing: its text depends on how the prompt is
 read (see `activity`)."""
+PHASE_NAMES = {
+    Phase.WAIT: "wait",
+    Phase.RESTORE: "load cache",
+    Phase.RETRIEVE: "choose files",
+    Phase.TOKENISE: "prepare text",
+    Phase.LOAD: "load model",
+    Phase.SCORE: "score",
+    Phase.LOOKAHEAD: "look ahead",
+    Phase.SELECT: "select",
+    Phase.PREFILL: "read",
+    Phase.DECODE: "answer",
+}
+"""Names of the phases in the details."""
 COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
 """The unit of the progress of a phase. The other phases have none."""
 
@@ -84,7 +97,7 @@ def unsure_note(statistics: Statistics | None) -> str:
     """A note for an answer that the model was far less sure of than usual; otherwise empty."""
     if statistics is None or not statistics.unsure:
         return ""
-    return f"Less sure than usual after reading {read_amount(statistics)}"
+    return f"The model was less sure than usual after reading {read_amount(statistics)}"
 
 
 def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:
@@ -107,7 +120,8 @@ def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str,
     if statistics.reused_tokens:
         rows.append(reused(statistics.reused_tokens))
     if statistics.recalled_tokens:
-        rows.append(("Recalled", f"{statistics.recalled_tokens:,} tokens skipped by earlier turns"))
+        skipped = formatting.plural(statistics.recalled_tokens, "token")
+        rows.append(("Read now", f"{skipped} that earlier questions skipped"))
     if read_on:
         rows.append(("Also read", f"{formatting.plural(read_on, 'passage')} while answering"))
     keep = f", keep {formatting.keep(statistics.keep_ratio)}" if sparse else ""
@@ -133,7 +147,7 @@ def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
         wrote += f" in {spent}, {statistics.decode_rate:.0f} a second"
     rows = [("Answer", wrote)]
     if statistics.proposed_tokens:
-        rows.append(("Proposed", _proposals(statistics)))
+        rows.append(("Guessed", _guesses(statistics)))
     if statistics.confidence is not None:
         unsure = ", less than usual for these models" if statistics.unsure else ""
         sure = formatting.percent(statistics.confidence)
@@ -142,26 +156,26 @@ def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
 
 
 def _phase_times(statistics: Statistics) -> str:
-    """`tokenise, score 0.8 s, prefill 0.9 s`."""
+    """`prepare text, score 0.8 s, read 0.9 s`."""
     return ", ".join(
-        f"{part.phase} {formatting.seconds(part.seconds)}"
+        f"{PHASE_NAMES[part.phase]} {formatting.seconds(part.seconds)}"
         if part.seconds >= MIN_PHASE_SECONDS
-        else part.phase
+        else PHASE_NAMES[part.phase]
         for part in statistics.phases
     )
 
 
-def _proposals(statistics: Statistics) -> str:
-    """How many tokens were proposed and accepted, and the speed gained."""
-    steps = statistics.verified_steps
+def _guesses(statistics: Statistics) -> str:
+    """How many tokens were proposed and accepted, and the speed gained: `120 tokens, 75% correct
+    (2.3 per step); 31 tokens a second instead of 20`."""
     text = (
-        f"{formatting.plural(statistics.proposed_tokens, 'token')}"
-        f" in {formatting.plural(steps, 'step')}:"
-        f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} accepted,"
-        f" {statistics.accepted_tokens / max(steps, 1):.1f} tokens a step"
+        f"{formatting.plural(statistics.proposed_tokens, 'token')},"
+        f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} correct"
+        f" ({statistics.accepted_tokens / max(statistics.verified_steps, 1):.1f} per step)"
     )
     if statistics.is_sped_up:
-        text += f"; {statistics.decode_rate:.0f} a second instead of {statistics.plain_rate:.0f}"
+        rate, plain = statistics.decode_rate, statistics.plain_rate
+        text += f"; {rate:.0f} tokens a second instead of {plain:.0f}"
     return text
 
 
@@ -274,11 +288,11 @@ def _shortage(data: Data) -> str:
 
 def _shortage_advice(data: Data) -> str:
     if "sparse" not in data:
-        return _CLOSE if "loading" in data else _LOWER_KEEP
+        return _CLOSE if "loading" in data else _READ_LESS
     options = []
     if "keep" in data:
-        how = "lower keep to" if data["sparse"] else "read it sparsely, at keep"
-        options.append(f"{how} {data['keep']} % or less")
+        how = "read less" if data["sparse"] else "read it sparsely"
+        options.append(f"{how} (keep {data['keep']}% or less)")
     if "full_tokens" in data:
         options.append(f"attach less (up to {data['full_tokens']:,} tokens can be read in full)")
     return ", or ".join([*options, _CLOSE])
@@ -315,9 +329,9 @@ def _not_alone(data: Data) -> str:
 
 
 _CLOSE = "close other programs, or choose a smaller model"
-_LOWER_KEEP = "close other programs, lower keep, or choose a smaller model"
+_READ_LESS = f"read less (Ctrl+G or `--keep`), {_CLOSE}"
 _CHOOSE_ANOTHER = "choose another model"
-_DOWNLOAD = "choose another model, or download it again"
+_DOWNLOAD = "download this model again, or choose another"
 _INSIDE = "Something went wrong inside specchat"
 
 FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
@@ -327,7 +341,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.OUT_OF_MEMORY: (
         "The machine ran out of memory",
-        lambda data: _CLOSE if data.get("loading") else _LOWER_KEEP,
+        lambda data: _CLOSE if data.get("loading") else _READ_LESS,
     ),
     FailureKind.GPU_LOST: (
         "The system stopped specchat's work on the GPU ({system})",
@@ -337,13 +351,16 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "MLX cannot be loaded ({error})",
         "run `specchat doctor` to see what is missing",
     ),
-    FailureKind.SERVER_STOPPED: ("Server stopped", "ask again when it is running"),
+    FailureKind.SERVER_STOPPED: (
+        "The server was stopped",
+        "start it again (F5 or `specchat serve`), then ask again",
+    ),
     FailureKind.NEVER_ANSWERED: ("specchat quit before it answered", "ask again"),
-    FailureKind.NO_MODEL: ("No model is loaded", "load a model first"),
+    FailureKind.NO_MODEL: ("No model is loaded", "load one (in the app: Ctrl+L)"),
     FailureKind.NOT_ENOUGH_MEMORY: (_shortage, _shortage_advice),
     FailureKind.MEMORY_EXHAUSTED: (
         "Memory was nearly used up, so reading was stopped",
-        "lower keep, close other programs, or choose a smaller model",
+        _READ_LESS,
     ),
     FailureKind.PROMPT_TOO_LONG: (
         _too_long,
@@ -421,7 +438,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.MACHINES_NOT_READY: (
         "The machines were not ready after {seconds:.0f} seconds",
-        "read what their workers print, and try again",
+        "check the output of `specchat worker` on each machine, and try again",
     ),
     FailureKind.VERSIONS_DIFFER: (
         "{machine} has {package} {other}, but this machine has {own}",
@@ -429,12 +446,12 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.NO_WORKER: (
         "{machine} does not answer as a specchat worker ({error})",
-        "run `specchat worker` there, and use the line that it prints",
+        "run `specchat worker` there, and start specchat with the line that it prints",
     ),
     FailureKind.WORKER_GONE: ("{machine} stopped responding ({error})", "start its worker again"),
     FailureKind.WORKER_REFUSES: (
         "{machine} refused: {problem}",
-        lambda data: data.get("advice") or "read what its worker prints",
+        lambda data: data.get("advice") or "check the output of `specchat worker` there",
     ),
     FailureKind.SHARD_FAILED: (_shard_failed, _shard_advice),
     FailureKind.MACHINE_LOST: (
@@ -465,7 +482,8 @@ def _read_elsewhere(data: Data) -> str:
 
 def _cache_damaged(data: Data) -> str:
     what = " and ".join(f"the {name}'s cache was damaged ({how})" for name, how in data.items())
-    return f"{capitalised(what)}, so it was dropped, and its tokens are read again."
+    dropped = "it was dropped, and its" if len(data) == 1 else "they were dropped, and their"
+    return f"{capitalised(what)}, so {dropped} tokens are read again."
 
 
 def _snapshot_failed(data: Data) -> str:
@@ -478,7 +496,7 @@ def _snapshot_failed(data: Data) -> str:
 
 def _saves_nothing(data: Data) -> str:
     what = "sparse reading" if data["keep"] is None else f"keep {data['keep']:.0%}"
-    return f"Everything is already read and cached: {what} would save nothing."
+    return f"Everything has already been read and is cached: {what} would save nothing."
 
 
 def _sparse_requested(data: Data) -> str:
@@ -506,20 +524,24 @@ _TEMPLATE_RULES = {
     TemplateRule.ALTERNATING: "This model's chat template requires that questions and answers"
     " alternate, so consecutive messages of the same role are joined.",
     TemplateRule.SYSTEM_FIRST: "This model's chat template allows a system prompt only at the"
-    " start, so a later one is put at the beginning of the question after it.",
+    " start, so a later one is put at the start of the next question.",
     TemplateRule.NO_SYSTEM: "This model's chat template allows no system prompt, so it is put at"
-    " the beginning of the question after it.",
+    " the start of the next question.",
     TemplateRule.QUESTION_FIRST: "This model's chat template requires a question first, so an"
     " empty one is put before the answer that begins the conversation.",
 }
 """What a chat template does not allow, and how the messages were changed for it."""
 
+_READS_ALL = (
+    ", so everything is always read. For faster answers choose another model (in the app: Ctrl+L)."
+)
+
 REASONS: dict[ReasonCode, _Wording] = {
-    ReasonCode.FULL_REQUESTED: "Full reading was requested.",
+    ReasonCode.FULL_REQUESTED: "Reading in full was requested.",
     ReasonCode.SPARSE_REQUESTED: _sparse_requested,
     ReasonCode.CACHED_STAYS: "{tokens:,} tokens were cached already, so the answer uses them, too.",
     ReasonCode.NOTHING_TO_SKIP: "There is no document or history to skip.",
-    ReasonCode.ALL_CACHED: "Everything is already read and cached.",
+    ReasonCode.ALL_CACHED: "Everything has already been read and is cached.",
     ReasonCode.SAVES_NOTHING: _saves_nothing,
     ReasonCode.NEEDS_EVERY_TOKEN: (
         "The question seems to need the whole text, so everything is read."
@@ -545,38 +567,40 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.KEEP_LIMITED: _keep_limited,
     ReasonCode.RE_READ: "Re-read from scratch (faster than reusing {cached:,} cached tokens).",
     ReasonCode.CANNOT_INSERT: (
-        "This model cannot add skipped text to what it has read, so it reads nothing more while it"
-        " answers."
+        "This model cannot go back and read skipped text, so nothing more is read while it answers."
     ),
     ReasonCode.NO_MEMORY_TO_READ_ON: (
         "Too little memory is free to read more while the model answers."
     ),
     ReasonCode.SPARSE_FAILED: (
-        lambda data: f"Sparse reading failed ({cause(data)}), so everything was read."
+        lambda data: (
+            f"Sparse reading failed ({cause(data)}), so everything is read. If this happens again,"
+            " choose other models (in the app: Ctrl+L)."
+        )
     ),
     ReasonCode.SELECTION_UNKNOWN: (
-        lambda data: f"What a sparse read would select is unknown ({cause(data)})."
+        lambda data: (
+            f"specchat could not determine what a sparse read would select ({cause(data)})."
+        )
     ),
     ReasonCode.CITATIONS_UNKNOWN: (
         lambda data: f"The passages of this answer are unknown ({cause(data)})."
     ),
-    ReasonCode.UNSUPPORTED_CACHE: "This model does not support sparse reading ({error}).",
-    ReasonCode.GAPS_FAIL: (
-        "This model does not support sparse reading (it failed to skip text: {error})."
-    ),
+    ReasonCode.UNSUPPORTED_CACHE: f"This model cannot skip text ({{error}}){_READS_ALL}",
+    ReasonCode.GAPS_FAIL: f"This model cannot skip text (a test failed: {{error}}){_READS_ALL}",
     ReasonCode.STEPS_FAIL: (
-        "This model does not support sparse reading (reading several tokens in one step failed:"
-        " {error})."
+        "This model cannot skip text (reading several tokens in one step failed: {error})"
+        f"{_READS_ALL}"
     ),
     ReasonCode.GAPS_CHANGE_ANSWERS: (
-        "This model does not support sparse reading:"
-        " its results change by {change:percent} when it skips text."
+        f"This model cannot skip text (its results change by {{change:percent}}){_READS_ALL}"
     ),
     ReasonCode.NO_EMBEDDINGS: (
-        "The built-in scorer cannot use this model ({error}): load a draft model to read sparsely."
+        "The built-in scorer cannot use this model ({error}), so everything is always read. To read"
+        " sparsely, load a draft as well (in the app: Ctrl+L)."
     ),
     ReasonCode.SLOW_BLAS: (
-        "Models on this CPU run many times faster with {package}: install it, and start again."
+        "Models on this CPU run many times faster with {package}: install it, and restart specchat."
     ),
     ReasonCode.SAMPLING_IGNORED: lambda data: ignored_values(data["names"]),
     ReasonCode.TEMPLATE_RULE: lambda data: _TEMPLATE_RULES[TemplateRule(data["rule"])],
@@ -603,12 +627,12 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.CACHES_DROPPED: (
         lambda data: (
             f"The caches of {'all' if data['all'] else 'other'} conversations were"
-            f" {'saved and dropped' if data['saved'] else 'dropped'} to free memory"
-            f" ({format_bytes(data['freed'])})."
+            f" {'saved to disk and ' if data['saved'] else ''}removed from memory"
+            f" ({format_bytes(data['freed'])} freed)."
         )
     ),
     ReasonCode.DRAFT_CACHE_DROPPED: (
-        "The draft's cache was dropped to free memory ({freed:bytes})."
+        "The draft's cache was removed from memory ({freed:bytes} freed)."
     ),
     ReasonCode.BACKGROUND_FREED: ("Background reading was stopped to free memory ({freed:bytes})."),
     ReasonCode.MEMORY_SHARE: "{used:bytes} of {ceiling:bytes}, {share:percent}",
@@ -663,7 +687,7 @@ _TIGHT = {
     PressureLevel.CRITICAL: "Memory is nearly used up",
 }
 _RESPONSES = {
-    PressureLevel.WARN: "idle caches are dropped, and prompts are read in smaller steps",
+    PressureLevel.WARN: "idle caches are removed, and prompts are read in smaller steps",
     PressureLevel.TIGHT: "the draft is unloaded until it is needed",
     PressureLevel.CRITICAL: "the running answer is stopped",
 }

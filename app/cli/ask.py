@@ -162,8 +162,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=parse_keep,
         help=f"fraction of the documents to read: 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
     )
-    how.add_argument("--full", action="store_true", help="read everything")
-    how.add_argument("--auto", action="store_true", help="choose sparse or full automatically")
+    how.add_argument("--full", action="store_true", help="read in full")
+    how.add_argument(
+        "--auto", action="store_true", help="let auto mode decide between a sparse and a full read"
+    )
     command.add_argument(
         "--conversation",
         metavar="ID",
@@ -240,7 +242,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the events as JSON lines")
     command.add_argument(
-        "--map", action="store_true", help="print the importance and all selected spans"
+        "--map",
+        action="store_true",
+        help="print the importance of each part, and all selected passages",
     )
 
 
@@ -313,7 +317,7 @@ def _report(
     if options.json:
         return JsonLines(turn, conversation)
     full = turn.question.mode is Mode.FULL
-    hint = "-v: details" if full else "-v: details, --full: everything"
+    hint = "-v: details" if full else "-v: details, --full: read in full"
     return Report(
         turn, conversation, options.map, verbose=options.verbose, hint=hint, quotes=quotes
     )

@@ -65,10 +65,10 @@ COMMANDS = {
         "app.cli.doctor", "check the installation, and report versions, memory and folders"
     ),
     "install-launcher": Subcommand("app.cli.launcher", "add specchat to the applications menu"),
-    "bench": Subcommand("app.cli.bench", "measure how fast a pair of models is on this machine"),
+    "bench": Subcommand("app.cli.bench", "measure how fast your models are on this machine"),
     "eval": Subcommand(
         "app.cli.evaluate",
-        "ask a pair of models sparsely and in full, and compare the answers",
+        "ask your models sparsely and in full, and compare the answers",
     ),
 }
 

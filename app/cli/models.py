@@ -90,7 +90,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="words that must all match; without any, all models are listed",
     )
-    search.add_argument("--hub", action="store_true", help="search the hub instead")
+    search.add_argument("--hub", action="store_true", help="search Hugging Face instead")
     add = action("add", _add, "convert a GGUF file, or add a model or folder to your catalogue")
     add.add_argument(
         "name",
@@ -110,7 +110,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "pair", _pair, "list the drafts for a target, their speedup and their memory", "NAME"
     )
     pair.add_argument(
-        "--measure", action="store_true", help="measure installed pairs instead of predicting"
+        "--measure", action="store_true", help="measure installed drafts instead of predicting"
     )
     pair.add_argument(
         "--keep",
@@ -503,7 +503,7 @@ def _catalogue_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator
     if not found:
         raise UserError(
             f"No model in the catalogue matches {words!r}",
-            "`specchat models search` lists all, and `--hub` searches the hub",
+            "`specchat models search` lists all, and `--hub` searches Hugging Face",
         )
     for entry in found:
         try:
@@ -547,7 +547,7 @@ def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]
             draft.name,
             f"r {candidate.cost_ratio:.2f} {candidate.source}",
             "installed" if draft.installed else f"{size(draft.download)} to download",
-            f"the pair {candidate.fit.verdict}",
+            f"target and draft: {candidate.fit.verdict}",
             *(["the default"] if candidate is own else []),
         )
         yield _line("", candidate.benefit)
@@ -686,7 +686,7 @@ def _measure_pairs(
             raise UserError(
                 f"{target.name} with {draft} could not be measured: sparse prefill does not work,"
                 " or memory is too low",
-                "close other programs, or choose another pair",
+                "close other programs, or choose another draft",
             )
         scoring = costs.draft.seconds(scoring_work(speedup.REFERENCE_TOKENS, 0))
         dense = costs.target.seconds(AttentionWork(speedup.REFERENCE_TOKENS))

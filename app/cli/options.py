@@ -105,8 +105,8 @@ def add_models(command: argparse.ArgumentParser, default: Any = argparse.SUPPRES
         "--draft",
         metavar="D",
         default=default,
-        help="what scores the prompt: `builtin` (the default, which needs no second model), a"
-        " text encoder, or a small model of any family, such as `embedded`",
+        help="a small model of any family that takes part in scoring, such as `embedded`, or a text"
+        " encoder; with `builtin` (the default) the built-in scorer works alone",
     )
 
 

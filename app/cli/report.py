@@ -98,7 +98,7 @@ class Report:
         if event.finish_reason is FinishReason.LENGTH:
             self._note(self._cut_off)
         if event.finish_reason is FinishReason.REPEATED:
-            self._note("Stopped: it was repeating itself.")
+            self._note("Stopped: the answer repeated itself.")
         self._tell_citations()
         if event.statistics is not None:
             self._tell_reading(event.statistics)
@@ -114,7 +114,7 @@ class Report:
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""
         if unsure := wording.unsure_note(statistics):
-            self._note(f"{unsure}: --full reads everything.")
+            self._note(f"{unsure}: --full reads in full.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""

@@ -1,7 +1,11 @@
 """The engine thread: it takes turns and commands from a queue and runs them one by one.
 
 Everything in MLX happens on this thread: loading, scoring, prefill, decoding, freeing. MLX is also
-imported there, so that the screen can draw first.
+imported there, so that the screen can draw first. The thread holds the loaded pair, which is the
+target and, if there is one, the draft.
+
+Turns with a low priority (requests to the server) run after all others. While the queue is empty,
+the thread does idle work: it reads skipped text and saves caches.
 """
 
 from __future__ import annotations
@@ -94,8 +98,8 @@ class MlxEngine:
     """Implements the `Engine` protocol with MLX. The first command starts the thread.
 
     `step` is the prefill step in tokens (default: it is chosen for each model). `probe` measures
-    memory, `power` tells whether the machine is on battery, and `backend` describes the device; by
-    default they are for this machine. `connect` opens connections to the machines of a sharded
+    memory, `power` tells whether the machine is on battery, and `backend` describes the device; the
+    defaults are those of this machine. `connect` opens connections to the machines of a sharded
     target. `choose_scorer` replaces the choice of a scorer in benchmarks."""
 
     def __init__(
@@ -116,7 +120,8 @@ class MlxEngine:
         self._turn: AskedTurn | None = None
         """The running turn, or the finished turn whose selection is computed for another keep."""
         self._loads_requested = self._loads_started = 0
-        """Numbers of `Load` commands that were sent and started. A newer one stops a load."""
+        """How many `Load` commands were sent, and how many started. If more were sent than started,
+        the running load stops."""
         self._closing = threading.Event()
         self._listeners: tuple[Listener, ...] = ()
         # A daemon thread: the process can exit without waiting for the running step.
@@ -125,7 +130,7 @@ class MlxEngine:
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
         self._lost: ShardsLost | None = None
-        """Set after a sharded target has lost a machine, until it is loaded here alone."""
+        """Set when a machine of a sharded target is lost; cleared when a target is loaded."""
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
         self._refusal: Failure | None = None
@@ -184,7 +189,7 @@ class MlxEngine:
         self._emit(Closed())
 
     def _next(self) -> _Queued:
-        """Return the next command. Until one arrives, prefill and save caches in the background."""
+        """Return the next command. Until one arrives, do idle work."""
         wait: float | None = IDLE_DELAY
         while True:
             with suppress(queue.Empty):
@@ -337,6 +342,7 @@ class MlxEngine:
         return None if folder is None else Path(folder)
 
     def _keep_loaded(self, pair: ModelPair) -> LoadedPair:
+        """Wrap `pair` and make it the loaded one."""
         from app.engine.loaded_pair import LoadedPair
 
         assert self._monitor is not None
@@ -359,7 +365,8 @@ class MlxEngine:
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
-        """Run a turn. If a machine of the target is lost, continue it on this machine alone."""
+        """Run a turn. If a machine of the target is lost, continue the turn on this machine
+        alone."""
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
             self._emit(cancelled)

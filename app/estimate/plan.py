@@ -128,7 +128,7 @@ def describe(costs: Costs, keep_ratio: float) -> str:
     full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
     sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
     if full is None:
-        return "The model pair could not be timed: it was interrupted, or memory is short."
+        return "The models could not be timed: it was interrupted, or memory is short."
     first_word = f"first word in {formatting.seconds(full)} when read in full"
     if sparse is not None:
         first_word += f", {formatting.seconds(sparse)} at keep {keep_ratio:.0%}"

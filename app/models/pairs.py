@@ -146,7 +146,9 @@ def assess_draft(
     pair_fit = fit(target.size, draft.size, machine)
     notes = []
     if not pair_fit.max_tokens:
-        notes.append(f"The pair needs more memory than this machine's {machine.total >> 30} GB.")
+        notes.append(
+            f"Target and draft need more memory than this machine's {machine.total >> 30} GB."
+        )
     elif speedup.speedup(ratio, DEFAULT_KEEP_RATIO) < MIN_SPEEDUP:
         notes.append(_too_slow(target, ratio, source))
     draft_context, context = draft.size.architecture.context, target.size.architecture.context

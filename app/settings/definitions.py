@@ -85,11 +85,11 @@ class ReadingSettings:
     """How documents are read."""
 
     mode: Mode = Mode.AUTO
-    """How documents are read by default: sparse reads the fraction set by keep, full reads
-    everything, auto lets specchat decide between the two."""
+    """How documents are read by default. Mode auto decides between sparse, which reads the fraction
+    set by keep, and full, which reads everything."""
     keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
-    """The fraction of your documents that a sparse read selects by default. 0 (auto): every passage
-    whose score stands out."""
+    """The fraction of your documents that a sparse read selects by default. 0 (keep auto): every
+    passage whose score is clearly above the others."""
     first_word_within_s: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
     """With keep auto, read only as much as this machine can read in this many seconds. 0: no
     limit."""
@@ -120,7 +120,7 @@ class Answers:
     repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, neutral=1)] = MODELS_OWN
     """Above 1, the last 64 tokens become less likely to be repeated. 1: no penalty."""
     thinking: bool = _SAMPLING.thinking
-    """Whether models that can think before they answer do so. Some models always think."""
+    """Let models think before they answer, if they can. Some models always think."""
     thinking_budget: Annotated[int, Range(0, 131_072, 256, "no limit")] = _SAMPLING.thinking_budget
     """Maximum number of thinking tokens before the answer has to begin. 0: no limit."""
     stop_repeats: bool = True
@@ -132,8 +132,9 @@ class Documents:
     """Limits on attached files and folders."""
 
     max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
-    """Maximum size of a document that is saved with a conversation, in MB."""
-    import_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
+    """Maximum size of a document in a conversation, in MB. A question with a larger one is not
+    sent."""
+    attach_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
     """Maximum size of all files and folders that are attached at once, in MB."""
     max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
     """Maximum size of a file in an attached folder, in MB. Larger files are skipped."""
@@ -141,7 +142,7 @@ class Documents:
     """Maximum size of a PDF, office or EPUB file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
     """Maximum number of files that are attached from one folder."""
-    import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
+    attach_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
     """Maximum time for reading attached files and folders, in seconds."""
 
 
@@ -153,11 +154,11 @@ class Models:
     """The model that answers: an installed model, a folder, or embedded (the demo model). Ctrl+L
     lists models."""
     draft: str = ""
-    """The small model or text encoder that scores documents for the target. If it is empty or
-    builtin, the built-in scorer does it."""
+    """A small model, or a text encoder, that takes part in scoring the documents. Empty or builtin:
+    the built-in scorer alone."""
     folders: str = ""
-    """More folders with your own models, separated by colons. MLX models and GGUF files up to four
-    levels below them are listed, and never changed."""
+    """More folders with your own models, separated by colons. specchat lists MLX models and GGUF
+    files up to four folder levels deep there, and never changes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,9 @@ class Storage:
     """How long a deleted conversation can be restored, in days."""
     disk_cache_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
     """Maximum disk space for the caches of conversations, in GB. 0 (auto): 20 times the size of the
-    models' weights, from 0.5 to 20 GB, and at most a tenth of the free space. The least recently
-    used caches are deleted first; their conversations are read again when needed."""
+    models' weights, but at least 0.5 GB, at most 20 GB, and never more than a tenth of the free
+    space. The least recently used caches are deleted first; their conversations are read again when
+    needed."""
     memory_cache_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
     """Maximum memory for the caches of conversations that are not in use, in GB."""
     save_requests: bool = False
@@ -211,11 +213,11 @@ class Settings:
         """Limits for reading files and folders."""
         documents = self.documents
         return ReadLimits(
-            total_bytes=documents.import_limit_mb * MIB,
+            total_bytes=documents.attach_limit_mb * MIB,
             file_bytes=documents.max_file_size_mb * MIB,
             document_bytes=documents.max_pdf_size_mb * MIB,
             files=documents.max_files,
-            seconds=documents.import_timeout_s,
+            seconds=documents.attach_timeout_s,
             include_private=private,
             include_ignored=ignored,
         )
@@ -277,7 +279,7 @@ class Setting:
     def allowed(self) -> str:
         """The allowed values, in a few words."""
         if self.range is not None:
-            own = f", or {MODELS_OWN}: the model's own" if self.range.neutral is not None else ""
+            own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
             return self.bounds + own
         if self.type is str:
             return "a name without quotes or backslashes"

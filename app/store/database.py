@@ -194,7 +194,13 @@ def store_error(error: Exception) -> StoreError:
 
 
 def folder_error(folder: Path, error: OSError) -> StoreError:
+    shown = display_path(folder)
+    if isinstance(error, FileExistsError):
+        return StoreError(
+            f"Conversations cannot be saved, because '{shown}' is a file, not a folder",
+            "rename or remove it",
+        )
     return StoreError(
-        f"Conversations cannot be saved in '{display_path(folder)}' ({error.strerror})",
+        f"Conversations cannot be saved in '{shown}' ({error.strerror})",
         "check that it is a writable folder with free space",
     )

@@ -101,7 +101,7 @@ class Store:
         """Days that the trash keeps, for display. The trash is emptied when a store is opened."""
         self.read_only = opened.read_only
         """Why new questions cannot be saved, or None."""
-        self._secondary = opened.secondary
+        self.secondary = opened.secondary
         self._lock = opened.lock
         self._readers = Readers(paths.database)
         self._replies: list[ReplyWriter] = []
@@ -302,7 +302,7 @@ class Store:
 
     def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[AttachmentRecord, ...]:
         """Store several documents, given by name and content. Much faster than one by one."""
-        if not self._secondary:
+        if not self.secondary:
             self._require_writer()
         for name, _ in documents:
             message_rows.check_text(name)
@@ -331,7 +331,7 @@ class Store:
 
     def _write_once(self, task: Task[T]) -> T:
         """Run a single transaction. This also works while another process is the writer."""
-        if not self._secondary:
+        if not self.secondary:
             return self._write(task)
         with single_transaction(self._paths.database) as connection:
             return task(connection)

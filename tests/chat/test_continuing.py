@@ -101,7 +101,7 @@ def test_what_repeated_itself_is_said_to_have(store: Store) -> None:
     cut_off(store, FinishReason.REPEATED)
     message = store.message(2)
     assert (message.state, message.truncated) == (State.STOPPED, True)
-    assert remarks(message).endswith("stopped: it was repeating itself")
+    assert remarks(message).endswith("stopped: the answer repeated itself")
 
 
 def test_another_model_continues_the_text_and_its_ids_are_whole(store: Store) -> None:

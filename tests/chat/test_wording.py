@@ -70,7 +70,7 @@ def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
 def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(None) == unsure_note(STATISTICS) == ""
     unsure = replace(STATISTICS, unsure=True)
-    assert unsure_note(unsure) == "Less sure than usual after reading 4%"
+    assert unsure_note(unsure) == "The model was less sure than usual after reading 4%"
 
 
 def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
@@ -78,13 +78,13 @@ def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
     assert reading_details(known, read_on=2) == [
         ("Read", "1,000 of 25,000 tokens, sparse"),
         ("Reused", "750 tokens from the cache"),
-        ("Recalled", "40 tokens skipped by earlier turns"),
+        ("Read now", "40 tokens that earlier questions skipped"),
         ("Also read", "2 passages while answering"),
         ("Mode", "auto, keep 12%"),
         ("First word", "after 3.2 s"),
-        ("Phases", "tokenise, score 2.0 s"),
+        ("Phases", "prepare text, score 2.0 s"),
         ("Answer", "61 tokens in 2.0 s, 30 a second"),
-        ("Proposed", "60 tokens in 10 steps: 75% accepted, 4.5 tokens a step"),
+        ("Guessed", "60 tokens, 75% correct (4.5 per step)"),
         ("Certainty", "mean token probability 93%"),
         ("Memory", "peak 1 GB"),
         ("Why", "A sparse read is expected to take 3.2 s, a full read 41 s."),
@@ -99,20 +99,23 @@ def test_unknown_facts_have_no_line() -> None:
 def test_a_failure_of_sparse_reading_is_the_reason() -> None:
     failed = Reason(ReasonCode.SPARSE_FAILED, {"error": "no draft"})
     why = dict(reading_details(replace(STATISTICS, **FULL, fallback=failed)))["Why"]
-    assert why == "Sparse reading failed (no draft), so everything was read."
+    assert why == (
+        "Sparse reading failed (no draft), so everything is read. If this happens again, choose"
+        " other models (in the app: Ctrl+L)."
+    )
 
 
 @pytest.mark.parametrize(
     ("plain_rate", "faster"),
     [
-        (12.0, "; 30 a second instead of 12"),
+        (12.0, "; 30 tokens a second instead of 12"),
         (29.0, ""),  # as fast, up to noise
         (0.0, ""),  # hardly any were written one at a time
     ],
 )
 def test_a_speed_gain_is_shown_only_if_there_was_one(plain_rate: float, faster: str) -> None:
     rows = dict(reading_details(replace(STATISTICS, plain_rate=plain_rate, **PROPOSED)))
-    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% accepted, 4.5 tokens a step{faster}"
+    assert rows["Guessed"] == f"60 tokens, 75% correct (4.5 per step){faster}"
 
 
 def test_activities_are_named_in_plain_words() -> None:
@@ -176,8 +179,8 @@ def test_a_shortage_of_memory_says_what_would_fit() -> None:
     data = {"reading": 12_000, "needed": 8 << 30, "free": 5 << 30}
     options = {"sparse": True, "keep": 12, "full_tokens": 4_000}
     assert failure(Failure(FailureKind.NOT_ENOUGH_MEMORY, data | options)).sentence == (
-        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: lower keep to"
-        " 12 % or less, or attach less (up to 4,000 tokens can be read in full), or"
+        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: read less"
+        " (keep 12% or less), or attach less (up to 4,000 tokens can be read in full), or"
         " close other programs, or choose a smaller model."
     )
     only_sparse = reason(Reason(ReasonCode.ONLY_SPARSE_FITS, data))

@@ -226,7 +226,7 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     built_in = "the built-in scorer · r 0.00 · nothing to download · fits 256K · the default"
     assert lines[1].strip() == f"4.5x  {built_in}"
     assert lines[2].strip().startswith(f"3.1x  {SMALL}")
-    assert lines[2].endswith("the pair fits 256K")
+    assert lines[2].endswith("target and draft: fits 256K")
     assert lines[3].strip().startswith("adds attention to the scores; needs ")
     assert "r 0.11 predicted" in lines[2]
     assert "of the target per token (" not in lines[4], "2.3 times is fast enough"

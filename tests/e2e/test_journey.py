@@ -61,16 +61,14 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
-    terminal.wait_for(
-        "▸ Read 2", "^R read everything", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE
-    )
+    terminal.wait_for("▸ Read 2", "^R read in full", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("C-g", "3", "5")
     terminal.wait_for("would read ")
     terminal.press("Escape", "C-s")
-    terminal.wait_for("Passages", "read 2", "importan")  # the row may be read, or not
+    terminal.wait_for("What was read", "read 2", "importan")  # the row may be read, or not
     terminal.type("/")
     terminal.type("terminal interaction")
     terminal.wait_for("hit ", "not read (Space")
@@ -79,7 +77,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("Space")
     terminal.wait_for("Pinned: always read from now on.")
     terminal.press("Enter")
-    terminal.wait_for("^R read everything", ANSWER, "‹ 4/4 ›", "⏎ send", seconds=PATIENCE)
+    terminal.wait_for("^R read in full", ANSWER, "‹ 4/4 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _looks_after_conversations(terminal: Terminal) -> None:
@@ -137,7 +135,7 @@ def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) 
             terminal.paste(LICENCE.read_text(encoding="utf-8"))
             terminal.wait_for("Paste 1 · ", " tok · ", seconds=PATIENCE)
             terminal.press("C-t")
-            terminal.type('What does it say of "patent license"?')
+            terminal.type('What is a "patent license"?')
             terminal.press("Enter")
             terminal.wait_for("Reading everything", seconds=PATIENCE)
             worker.press("C-c")

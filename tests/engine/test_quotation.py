@@ -121,7 +121,7 @@ def test_a_phrase_in_quotation_marks_is_found_across_lines_and_quoted_whole() ->
     content = "One of the\n  two things is blue. It is round.\n\nThe three others are red and long."
     for question in ('What does it say of "of the two"?', "Was heißt „of the two“?"):
         assert quoted(question, text(content)) == content.partition("\n\n")[0]
-    found = quoted('What does it say of "patent license"?', text(GPL))
+    found = quoted('What is a "patent license"?', text(GPL))
     assert found.startswith('In the following three paragraphs, a "patent license" is')
     assert found.endswith("patent against the party.")
 

@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ Less sure than usual after reading 21% · ^R reads everything"
+NOTE = "≈ The model was less sure than usual after reading 21% · ^R reads in full"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -71,7 +71,7 @@ async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
 async def test_a_dense_only_pair_says_so() -> None:
     engine = FakeEngine(load_story=LoadStory(dense_only="gpt2 has no rotary positions"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "no sparse reading", "support sparse reading (gpt2 has no rotary")
+        await until_shown(pilot, "no sparse reading", "cannot skip text (gpt2 has no rotary")
 
 
 async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
@@ -181,7 +181,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await until_shown(pilot, "▶ Answering", "The")
         engine.finish()
         await until_shown(
-            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read everything", "general-purpose"
+            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read in full", "general-purpose"
         )
         assert "selected ·" not in screen_text(pilot)
 
@@ -254,7 +254,7 @@ async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_it
         engine.story = Story()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 2)
-        await until_gone(pilot, "Less sure than usual")
+        await until_gone(pilot, "less sure than usual")
         assert engine.asks[1].mode is Mode.FULL
 
 
@@ -276,9 +276,9 @@ async def test_the_details_open_while_it_reads_and_stay_open() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Selected))
         await until_shown(pilot, "selected · 6 passages")
-        assert "tokenise" not in screen_text(pilot)
+        assert "prepare text" not in screen_text(pilot)
         await pilot.press("tab", "space")
-        await until_shown(pilot, "Phases", "✓ tokenise", "Why", "A sparse read is expected")
+        await until_shown(pilot, "Phases", "✓ prepare text", "Why", "A sparse read is expected")
         engine.finish()
         await until_shown(pilot, "▾ Read 21%", "First word  after 1.9 s", "peak 6 GB")
         await pilot.press("space")

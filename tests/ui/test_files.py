@@ -229,7 +229,7 @@ async def test_files_that_made_room_for_a_later_question_are_not_shown() -> None
         await until_shown(pilot, "Files  3 of 30 files", "named in the question")
         assert "earlier" not in screen_text(pilot)
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Passages  1/3")
+        await until_shown(pilot, "What was read  1/3")
 
 
 async def test_files_can_be_chosen_before_a_question() -> None:
@@ -330,7 +330,7 @@ async def test_five_thousand_files() -> None:
         await open_files(pilot)
         await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Passages  1/3")
+        await until_shown(pilot, "What was read  1/3")
         await pilot.press("escape", "tab", "up", "ctrl+e")
         await until_shown(pilot, "Editing an earlier question", "▣ repo/ · 5,000 files")
 

@@ -97,7 +97,7 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "6 passages")
+        await until_shown(pilot, "What was read  paste-1.txt", "6 passages")
         assert isinstance(app.screen, SpansScreen)
         assert 0.1 < app.screen.view.document.read_fraction < 0.4
         await pilot.press("right")
@@ -133,7 +133,7 @@ async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
     for word in same:
         assert [x for x in before if word in x] == [x for x in after if word in x]
     on_screen = " ".join(after)
-    for phase in ("✓ tokenise", "✓ score 0.8 s", "✓ select", "✓ prefill 0.9 s", "✓ decode"):
+    for phase in ("✓ prepare text", "✓ score 0.8 s", "✓ select", "✓ read 0.9 s", "✓ answer"):
         assert phase in on_screen
 
 
@@ -243,7 +243,7 @@ async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
-        await until_shown(pilot, "check that it is a writable folder", "specchat · not saved")
+        await until_shown(pilot, "Conversations cannot be saved, because", "specchat · not saved")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ Read")
 
@@ -296,7 +296,7 @@ async def test_an_answer_that_cannot_be_saved_says_so_until_it_can(tmp_path: Pat
     ("story", "words"),
     [
         (Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
-        (Story(fails_in=Phase.PREFILL), ["✗ failed", "Lower keep, close other programs"]),
+        (Story(fails_in=Phase.PREFILL), ["✗ failed", "Read less (Ctrl+G"]),
     ],
 )
 async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: list[str]) -> None:

@@ -52,7 +52,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: FULL  (^T auto)")
         await pilot.press("ctrl+t")
-        await until_shown(pilot, "next: AUTO  (^T full)")
+        await until_shown(pilot, "next: AUTO  (^T in full)")
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.FULL
@@ -75,7 +75,7 @@ async def test_ctrl_g_sets_keep() -> None:
             (["3", "5"], 35),
         ):
             await pilot.press("ctrl+g", "a", "ctrl+g", *keys, "enter")
-            await until_shown(pilot, f"next: SPARSE {percent}%  (^T full)")
+            await until_shown(pilot, f"next: SPARSE {percent}%  (^T in full)")
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: FULL  (^T sparse)")
         await pilot.press("ctrl+t")

@@ -64,16 +64,16 @@ def answered(**changes: Any) -> TurnProgress:
 
 
 def test_after_the_answer_one_line_says_how_much_was_read_and_names_keys_where_they_fit() -> None:
-    keys = ("^S what was read", "^R read everything")
+    keys = ("^S what was read", "^R read in full")
 
     def line(width: int) -> str:
         (only,) = panel_lines(answered(), Viewport(width, 1.0), False, keys)
         return only.plain
 
     assert line(80).split("  ")[0] == "▸ Read 20% in 1.9 s"
-    assert line(80).endswith("  ^S what was read · ^R read everything")
-    assert line(48).endswith("  ^R read everything")
-    assert line(36) == "▸ Read 20% in 1.9 s"
+    assert line(80).endswith("  ^S what was read · ^R read in full")
+    assert line(48).endswith("  ^R read in full")
+    assert line(34) == "▸ Read 20% in 1.9 s"
 
 
 def test_how_sure_the_model_was_is_among_the_details() -> None:
@@ -205,10 +205,16 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
 def test_the_phases_in_words() -> None:
     progress, engine = asked(Story())
     engine.advance_to(lambda event: isinstance(event, Token))
-    assert "tokenise" not in drawn(progress, details=False)
+    assert "prepare text" not in drawn(progress, details=False)
     for width in (40, 80, 120):
         text = drawn(progress, width)
-        for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "selected · "):
+        for words in (
+            "✓ prepare text",
+            "✓ score 7.5K tokens 0.8 s",
+            "✓ read",
+            "▶ answer",
+            "selected · ",
+        ):
             assert words in text
     engine.advance_to(lambda event: isinstance(event, Finished))
     assert len(panel_lines(progress, Viewport(120, 1.0))) == 1
@@ -238,7 +244,7 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
     known |= {"phases": tuple(PhaseTime(phase, 0.5) for phase in phases), **changes}
     ended = FinishReason.CANCELLED if state is TurnState.STOPPED else FinishReason.STOP
     progress = TurnProgress.stored(0.2, ended, bool(text), Statistics(**known), None, {})
-    (line,) = (line for line in drawn(progress, 200).splitlines() if "tokenise" in line)
+    (line,) = (line for line in drawn(progress, 200).splitlines() if "prepare text" in line)
     return " ".join(line.split()).removeprefix("Phases ")
 
 
@@ -248,21 +254,21 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
         (
             TurnState.DONE, "Yes.",
             (Phase.WAIT, Phase.TOKENISE, Phase.SCORE, Phase.SELECT, Phase.PREFILL), {},
-            "✓ tokenise 0.5 s ✓ score 0.5 s ✓ lookahead ✓ select 0.5 s ✓ prefill 0.5 s"
-            " ✓ decode 2.0 s",
+            "✓ prepare text 0.5 s ✓ score 0.5 s ✓ look ahead ✓ select 0.5 s ✓ read 0.5 s"
+            " ✓ answer 2.0 s",
         ),
         (
             TurnState.STOPPED, "Ye", (Phase.TOKENISE, Phase.PREFILL), {"reading": Reading.DENSE},
-            "✓ tokenise 0.5 s ✓ prefill 0.5 s ■ decode",
+            "✓ prepare text 0.5 s ✓ read 0.5 s ■ answer",
         ),
         (
             TurnState.STOPPED, "", (Phase.TOKENISE, Phase.RESTORE, Phase.SCORE), {},
-            "✓ restore 0.5 s ✓ tokenise 0.5 s ■ score · lookahead · select · prefill · decode",
+            "✓ load cache 0.5 s ✓ prepare text 0.5 s ■ score · look ahead · select · read · answer",
         ),
         (
             TurnState.DONE, "Yes.", (Phase.TOKENISE, Phase.SCORE, Phase.PREFILL),
             {"reading": Reading.DENSE, "fallback": fell_back("no draft")},
-            "✓ tokenise 0.5 s ✗ score ✓ prefill 0.5 s ✓ decode 2.0 s",
+            "✓ prepare text 0.5 s ✗ score ✓ read 0.5 s ✓ answer 2.0 s",
         ),
     ],
 )  # fmt: skip

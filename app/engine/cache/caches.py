@@ -367,7 +367,7 @@ def _to_positioned(cache: Any, retain_all: bool, start: PositionRuns) -> Any:
         return cache
     if kind is CacheList:
         return CacheList(*(_to_positioned(c, retain_all, start) for c in cache.caches))
-    raise UnsupportedCache(f"its {kind.__name__} layers cannot store chosen positions")
+    raise UnsupportedCache(f"its {kind.__name__} layers cannot store positions")
 
 
 class StepWatcher:

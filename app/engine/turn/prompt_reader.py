@@ -66,10 +66,12 @@ class PromptReader:
     def _target(self) -> PrefixCache:
         return self._conversation.target
 
-    # Prefill stops before the last token. The decoder feeds that one, because it needs its logits.
+    # Prefill stops before the last token. The decoder feeds the last token itself, because it needs
+    # that token's logits.
 
     def read_dense(self, prompt: Prompt) -> None:
-        """Prefill the whole prompt. Only the beginning of the cache that has no gaps is reused."""
+        """Prefill the whole prompt. Only the part of the cache before its first gap is
+        reused."""
         ids, target = prompt.ids, self._target
         start = target.rewind(min(target.common_prefix_len(ids[:-1]), target.dense_prefix_len))
         target.set_retain_all(False)
@@ -99,7 +101,8 @@ class PromptReader:
             if target.can_insert_at(int(missing[0])):
                 # The question must attend to recalled tokens, so it is read again.
                 start = target.rewind(prompt.question_start)
-                # So are tokens right after a recalled chunk: they were read without its context.
+                # Tokens right after a recalled chunk are read again, too: they were read without
+                # that chunk as context.
                 if len(stale := target.stale_runs(missing, tuning.chunk)):
                     target.evict(stale)
             else:  # recurrent layers cannot insert a token before those they have read
@@ -147,8 +150,8 @@ class PromptReader:
         return start if start > question and target.cached[question:start].all() else None
 
     def resume(self, prompt: Prompt, start: int) -> None:
-        """Prefill from position `start` on (see `resume_position`). Tokens that were skipped before
-        it stay skipped."""
+        """Prefill from position `start` on (see `resume_position`). Tokens before `start` that were
+        skipped stay skipped."""
         target, last = self._target, len(prompt.ids) - 1
         start = target.rewind(start)
         self.reused_tokens = int(target.cached.sum())
@@ -164,10 +167,8 @@ class PromptReader:
         scores are reused."""
         ask, clock, last = self._ask, self._clock, self._conversation.scored
         if last is not None and last.is_of(prompt, scorer, ask.tuning.chunk):
-            importance, recalled = (
-                last.importance,
-                last.recalled,
-            )  # by the last answer
+            # `recalled`: tokens that the last answer read on its own
+            importance, recalled = last.importance, last.recalled
             show_importance(clock, importance * ~prompt.pinned)
         else:
             importance, recalled = self._importance(prompt, scorer), np.zeros(0, np.int32)
@@ -214,7 +215,7 @@ class PromptReader:
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """Prefill the target at these ascending positions. Checkpoints before and within the
-        documents, and before and after the question, let later turns rewind to there."""
+        documents, and before and after the question, let later turns rewind to these points."""
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count

@@ -437,8 +437,8 @@ class AskingScreen(Screen[None]):
 def _hints_after(last: Turn) -> list[str]:
     """Key hints after an answer. An incomplete answer is more likely to be asked again."""
     if last.state is TurnState.DONE and not last.can_continue:
-        return ["^R again, in full"]
-    return [*(["F4 continue"] if last.can_continue else []), "^A again", "^R again, in full"]
+        return ["^R read in full"]
+    return [*(["F4 continue"] if last.can_continue else []), "^A again", "^R read in full"]
 
 
 def _why_ended(last: Turn | None) -> str:
@@ -446,4 +446,4 @@ def _why_ended(last: Turn | None) -> str:
         return "nothing has been asked yet"
     if last.state is TurnState.DONE:
         return "the last answer is complete"
-    return "the last answer is empty. ^A asks again, ^R asks again in full"
+    return "the last answer is empty. ^A asks again, ^R asks again and reads in full"

@@ -43,11 +43,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Browse earlier questions (from first or last line)",
+            tooltip="Browse earlier questions (from the first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Browse earlier questions (from first or last line)",
+            tooltip="Browse earlier questions (from the first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",

@@ -58,7 +58,7 @@ class MessagesScreen(AskingScreen):
             tooltip="Select the last message, or return to the box",
         ),
         Binding(
-            "shift+tab", "above", "Attached", id="chat.above",
+            "shift+tab", "above", "Attachments", id="chat.above",
             tooltip="Select an attachment, or the last message",
         ),
         Binding(
@@ -66,7 +66,7 @@ class MessagesScreen(AskingScreen):
             tooltip="Show and choose the files that are read",
         ),
         Binding(
-            "ctrl+b", "to_end", "Bottom", id="chat.bottom",
+            "ctrl+b", "to_end", "Go to the end", id="chat.bottom",
             tooltip="Go to the end of the conversation",
         ),
     ]  # fmt: skip

@@ -97,12 +97,12 @@ class ChatScreen(MessagesScreen):
             tooltip="Stop the answer, or take back a queued question",
         ),
         Binding(
-            "ctrl+t", "toggle_full", "Full", id="chat.full",
+            "ctrl+t", "toggle_full", "Read in full", id="chat.full",
             tooltip="Read the next message in full", priority=True,
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="Set how much is read, also for a selected answer",
+            tooltip="Set keep; with an answer selected, ask again",
             priority=True,
         ),
         Binding(
@@ -110,12 +110,12 @@ class ChatScreen(MessagesScreen):
             tooltip="Ask the last question again (if the box is empty)",
         ),
         Binding(
-            "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
-            tooltip="Ask the last question again, reading everything",
+            "ctrl+r", "ask_again(True)", "Again in full", id="chat.again_full",
+            tooltip="Ask the last question again, and read in full",
         ),
         Binding(
             "ctrl+s", "show_spans", "What was read", id="chat.spans",
-            tooltip="Show which parts of the documents were read",
+            tooltip="Show what was read in the documents",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
@@ -427,7 +427,7 @@ class ChatScreen(MessagesScreen):
         unanswered = TurnState.STOPPED, TurnState.FAILED
         if self._startup_message and last is not None and last.state in unanswered:
             continues = "F4 continues the last answer, " if last.can_continue else ""
-            messages.append(f"{continues}^A asks the last question again, ^R asks it in full.")
+            messages.append(f"{continues}^A asks the last question again, ^R reads it in full.")
         self.attachments.reassign(early, opened)
         await self._show_chat(opened)
         self.notice.show(" ".join(filter(None, messages)))

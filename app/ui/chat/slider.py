@@ -17,7 +17,7 @@ from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
 MIN_PERCENT, MAX_PERCENT = 1, 100
-BY_ONE, BY_FIVE = "Lower or raise keep by 1 %", "Lower or raise keep by 5 %"
+BY_ONE, BY_FIVE = "Lower or raise keep by 1%", "Lower or raise keep by 5%"
 
 
 def keep_bar(keep: float, width: int) -> Content:
@@ -36,12 +36,18 @@ class KeepSlider(Widget, can_focus=True):
     """A slider, hidden until `open`. `effect` describes the effect of the keep."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip=BY_ONE),
-        Binding("right,up", "move(1)", "More", id="keep.more", tooltip=BY_ONE),
-        Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip=BY_FIVE),
-        Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip=BY_FIVE),
+        Binding("left,down", "move(-1)", "Lower keep", id="keep.less", tooltip=BY_ONE),
+        Binding("right,up", "move(1)", "Higher keep", id="keep.more", tooltip=BY_ONE),
+        Binding("pagedown", "move(-5)", "Lower by 5%", id="keep.less5", tooltip=BY_FIVE),
+        Binding("pageup", "move(5)", "Higher by 5%", id="keep.more5", tooltip=BY_FIVE),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Use this keep"),
-        Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat choose"),
+        Binding(
+            "a",
+            "automatic",
+            "Keep auto",
+            id="keep.auto",
+            tooltip="Let specchat choose",
+        ),
         Binding("escape", "cancel", "Cancel", id="keep.cancel"),
         Binding("backspace", "erase", show=False),
     ]
@@ -99,7 +105,7 @@ class KeepSlider(Widget, can_focus=True):
             (f" {formatting.percent(self.value / 100)}", "bold"),
             (f"   {self.effect}" if self.effect else "", "$accent"),
         )
-        keys = "←→ 1%   PgUp PgDn 5%   0-9 type   ⏎ set   a auto   Esc cancel"
+        keys = "←→ 1%   PgUp PgDn 5%   0-9 type a number   ⏎ set   a auto   Esc cancel"
         short = "←→ 1%  PgUp PgDn 5%  ⏎ set  a auto  Esc cancel"
         second = Content.styled(keys if len(keys) <= width else short, "$ink-dim")
         lines = (first, second)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
     "  It finds what matters for your question; the model reads only that.",
-    "  Each answer says how much was read. ^S shows what, ^R reads everything.",
+    "  Each answer says how much. ^S shows what was read, ^R reads in full.",
 )
 TRY_IT = "  Press ⏎ to ask about a sample, the GNU GPL. Or paste a text, or type @."
 
@@ -66,7 +66,9 @@ def _recommendation_lines(found: Recommendation) -> list[Content]:
     memory, download = found.fit.machine.total / formatting.GIB, found.target.download / 1e9
     return [
         Content.styled(
-            f"  This demo model can only quote. {name} fits {memory:.0f} GB of memory", DIM
+            f"  This demo model can only quote. {name} runs in {memory:.0f} GB of memory", DIM
         ),
-        Content.styled(f"  with up to {tokens} tokens. ^L downloads it ({download:.1f} GB).", DIM),
+        Content.styled(
+            f"  with prompts of up to {tokens} tokens. ^L downloads it ({download:.1f} GB).", DIM
+        ),
     ]

@@ -155,7 +155,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         ),
         Binding(
             "space", "cycle", "Choose", id="files.choose",
-            tooltip="Read the file or folder always, never or automatically",
+            tooltip="Switch the file or folder between always read, never read and automatic",
             priority=True,
         ),
         Binding(
@@ -164,7 +164,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         ),
         Binding(
             "escape,ctrl+f", "close", "Close", id="files.close",
-            tooltip="Close; the choice is kept for the next question", priority=True,
+            tooltip="Close; the choice applies to the next question", priority=True,
         ),
     ]  # fmt: skip
 

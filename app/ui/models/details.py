@@ -117,7 +117,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         source = "" if each.source is RatioSource.PREDICTED else f" ({each.source})"
         line = (
             f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
-            f" r {each.cost_ratio:.2f}{source}, pair: {each.fit.verdict}{download}"
+            f" r {each.cost_ratio:.2f}{source}, target and draft: {each.fit.verdict}{download}"
         )
         mark = "▸ " if each is overview.default_draft else "  "
         lines.append(Content.assemble((mark, WARN), line))

@@ -131,7 +131,7 @@ def _suggestions(inventory: Inventory, text: str, names: set[str]) -> list[Model
     if is_repository(text) and text not in names and inventory.installed_model(text) is None:
         rows.append(_on_hub(text, "+"))
     if text:
-        label = f"Search the hub for '{sanitize_line(text)}'"
+        label = f"Search Hugging Face for '{sanitize_line(text)}'"
         rows.append(ModelRow(RowKind.SEARCH, text, (), (("MLX models", DIM),), "?", label))
     return rows
 
@@ -216,7 +216,9 @@ def _fault(installed: Installed) -> str:
 
 
 def _on_hub(name: str, mark: str = " ") -> ModelRow:
-    return ModelRow(RowKind.FOUND, name, ("on the hub",), (("⏎ details from the hub", DIM),), mark)
+    return ModelRow(
+        RowKind.FOUND, name, ("on Hugging Face",), (("⏎ details from Hugging Face", DIM),), mark
+    )
 
 
 def _trashed(each: TrashedModel) -> ModelRow:

@@ -277,7 +277,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         tasks, name = self._tasks, row.name
         match row.kind:
             case RowKind.SEARCH:
-                self._start(partial(tasks.search, name), "Searching the hub…")
+                self._start(partial(tasks.search, name), "Searching Hugging Face…")
             case RowKind.FOUND:
                 self.run_in_turn(partial(self._describe, name))
             case RowKind.ADD:
@@ -386,7 +386,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return
         yield "Check its files", partial(self._check, name)
         if not name.startswith("local/"):  # those were converted here
-            yield "Check the hub for updates", partial(self._download, name)
+            yield "Check Hugging Face for updates", partial(self._download, name)
         if installed.older:
             size = formatting.size(installed.older)
             remove = partial(self._start, partial(self._tasks.remove, name, older=True))
@@ -617,7 +617,7 @@ class ModelsController:
         if reason := self.pair_status().blocked_reason:
             return reason
         self._send_measure(CalibrateCosts())
-        return "Measuring the pair on a few thousand random tokens. Asking a question stops this."
+        return "Measuring the models on a few thousand random tokens. Asking a question stops this."
 
     def machine(self) -> Machine:
         memory = self._memory()

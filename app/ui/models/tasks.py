@@ -71,9 +71,9 @@ class ModelTasks:
         found = self._library().search(text)
         self._search = text, found
         if not found:
-            return Result(f"No MLX model on the hub matches '{text}'.")
+            return Result(f"No MLX model on Hugging Face matches '{text}'.")
         count = formatting.plural(len(found), "model")
-        return Result(f"{count} found on the hub.", row_key(RowKind.FOUND, found[0]))
+        return Result(f"{count} found on Hugging Face.", row_key(RowKind.FOUND, found[0]))
 
     def found(self, text: str) -> tuple[str, ...]:
         """The names that the last search of the hub found, if it was for this text."""

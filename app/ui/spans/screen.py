@@ -33,7 +33,16 @@ from app.ui.spans.passages import (
     SearchHit,
     next_hit_index,
 )
-from app.ui.spans.view import MARKS, DocumentView, Minimap, TextRange, overlapping
+from app.ui.spans.view import (
+    HIT,
+    MARKS,
+    NONE,
+    SOME,
+    DocumentView,
+    Minimap,
+    TextRange,
+    overlapping,
+)
 from app.ui.text import ClickLine, LinePart, spread
 from app.util import formatting
 from app.util.places import place_of
@@ -67,7 +76,7 @@ READING = (
     Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
     Hint("c copy", "copy", 3),
-    Hint("f fold", "fold", 2),
+    Hint("f only what was read", "fold", 2, "f filter"),
     Hint("←", "keep(-1)", 0),
     Hint("→ keep", "keep(1)", 1),
     Hint("⏎ ask again", "again", 8, "⏎ again"),
@@ -232,10 +241,10 @@ class SpansScreen(Screen[AskAgain | None]):
             tooltip="Pin or unpin the paragraph (or click beside it)",
         ),
         Binding(
-            "f", "fold", "Fold", id="spans.fold", tooltip="Show only what was read or pinned"
+            "f", "fold", "Only read", id="spans.fold", tooltip="Show only what was read or pinned"
         ),
-        Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
-        Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
+        Binding("left", "keep(-1)", "Lower keep", id="spans.less", tooltip="Try a lower keep"),
+        Binding("right", "keep(1)", "Higher keep", id="spans.more", tooltip="Try a higher keep"),
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
         Binding("d", "documents", "Documents", id="spans.documents", tooltip="Choose a document"),
         Binding(
@@ -394,12 +403,13 @@ class SpansScreen(Screen[AskAgain | None]):
         )
         legend = self.query_one("#spans-legend", Static)
         legend.display = self.size.height >= MIN_LEGEND_HEIGHT
-        legend.update(self._legend().truncate(width, ellipsis=True))
+        legend.update(self._legend(width))
         hints = reading_hints(len(self._documents) > 1, self._documents.citations > 0)
         self._hints.show(FINDING if self.search.display else hints)
 
-    def _legend(self) -> Content:
-        """The marks and styles that these documents have."""
+    def _legend(self, width: int) -> Content:
+        """The marks and styles that these documents have, as many as fit, the most important
+        first."""
         kinds = {passage.kind for each in self._documents.documents for passage in each.passages}
         if any(self._pins.values()):
             kinds.add(ReadKind.PINNED)
@@ -409,21 +419,32 @@ class SpansScreen(Screen[AskAgain | None]):
             if kind in kinds and mark.strip()
         ]
         if ReadKind.UNREAD in kinds:
-            parts.append(Content.assemble(("dim", "$ink-unread"), (" not read", "$ink-dim")))
+            dim = ("dim", "$ink-unread"), (f" {NONE} not read", "$ink-dim")
+            parts.append(Content.assemble(*dim))
         if self._documents.citations:
             parts.append(Content.assemble(("bold", "bold $accent"), (" in the answer", "$ink-dim")))
-        return Content("   ").join(parts)
+        if self._hits:
+            parts.append(Content.assemble((HIT, "$accent"), (" hit", "$ink-dim")))
+        if ReadKind.UNREAD in kinds:
+            parts.append(Content.assemble((SOME, "$accent"), (" partly read", "$ink-dim")))
+        legend = Content("")
+        for part in parts:
+            longer = Content("   ").join([legend, part]) if legend else part
+            if longer.cell_length <= width:
+                legend = longer
+        return legend
 
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
-        left = Content.assemble(("Passages  ", "bold $accent"), (number, "$ink-dim"))
+        left = Content.assemble(("What was read  ", "bold $accent"), (number, "$ink-dim"))
         read = f"read {formatting.percent(document.read_fraction)}{self._passages()}"
         if self._doing:
             read = self._doing
         elif self._keep != self._read_keep:
             read = f"keep {formatting.percent(self._keep)} would {read}"
-        pinned = f" · {len(self._pins_here)} pinned" if self._pins_here else ""
+        pins = len(self._pins_here)
+        pinned = f" · {formatting.plural(pins, 'pin')}" if pins else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(MIN_NAME, width - left.cell_length - right.cell_length)
         name = Content(sanitize_line(document.title)).truncate(room, ellipsis=True)
@@ -623,7 +644,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_again(self) -> None:
         if self._doing:
             self._show_message(
-                "Still answering. Esc closes this view; in the chat, Esc stops the answer."
+                "Still answering. Esc closes this screen; in the chat, Esc stops the answer."
             )
             return
         keep = None if self._keep == self._read_keep else self._keep

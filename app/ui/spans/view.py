@@ -40,7 +40,8 @@ STYLES = {
 }
 MARKS = {ReadKind.PINNED: "█", ReadKind.READ_ON: "◆", ReadKind.SELECTED: "▌", ReadKind.UNREAD: " "}
 """The mark of a row is the first one whose kind it contains."""
-ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
+ALL, SOME, NONE, HIT = "█", "▒", "·", "◂"
+"""The marks of the column beside the text."""
 
 
 def visible_text(text: str) -> str:

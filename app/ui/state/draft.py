@@ -62,7 +62,8 @@ class NextMode:
     @property
     def toggle_label(self) -> str:
         """What Ctrl+T switches to."""
-        return (self.chosen if self.other_way_once else self._other).value
+        mode = self.chosen if self.other_way_once else self._other
+        return "in full" if mode is Mode.FULL else mode.value
 
     @property
     def _other(self) -> Mode:

@@ -108,7 +108,8 @@ class ChatRepository:
         """A few words if conversations are not saved."""
         if self._folder is None or self.opening or self.writable:
             return ""
-        return "not saved"
+        elsewhere = self._store is not None and self._store.secondary
+        return "not saved (open in another window)" if elsewhere else "not saved"
 
     def unread_notices(self) -> list[str]:
         """Messages of the store that have not been shown yet."""

@@ -43,7 +43,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the thinking, or else the details",
+            tooltip="Show or hide the thinking (the details, if there is none)",
         ),
         Binding(
             "ctrl+y", "run('copy')", "Copy", id="message.copy",
@@ -59,11 +59,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+a", "run('again')", "Again", id="message.again",
-            tooltip="Answer again in the same way",
+            tooltip="Ask again in the same way",
         ),
         Binding(
-            "ctrl+r", "run('full')", "In full", id="message.full",
-            tooltip="Answer again, reading everything",
+            "ctrl+r", "run('full')", "Again in full", id="message.full",
+            tooltip="Ask again, and read in full",
         ),
         Binding(
             "ctrl+s", "run('spans')", "What was read", id="message.spans",
@@ -128,7 +128,7 @@ class MessageView(LazyContainer, can_focus=True):
                 "^A again",
                 "^R in full",
                 "^G other keep",
-                "^S passages",
+                "^S what was read",
             ]
             more = ["^X citations", "^K code", "^E edit"]
         else:

@@ -214,7 +214,7 @@ def _row(cells: Content, label: str) -> Content:
 
 
 def _legend(view: Viewport, with_read_on: bool) -> Content:
-    pinned = " pinned: your question, chat template"
+    always = " always read: question, template"
     long = view.width >= 70 and not with_read_on
     later = [(heatmap.READ_ON, ACCENT), (" read while answering  ", DIM)] if with_read_on else []
     return Content.assemble(
@@ -225,7 +225,7 @@ def _legend(view: Viewport, with_read_on: bool) -> Content:
         (" partly selected  ", DIM),
         *later,
         (heatmap.PINNED, DIM),
-        (pinned if long else " pinned", DIM),
+        (always if long else " always read", DIM),
     )
 
 
@@ -286,16 +286,17 @@ def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Conten
 
 
 def _phase(state: TurnProgress, phase: Phase) -> Content:
-    """`✓ score 7.5K 0.8 s`."""
-    name = phase.value
+    """`✓ score 7.5K tokens 0.8 s`."""
+    name = wording.PHASE_NAMES[phase]
     match state.status(phase):
         case PhaseStatus.WAITING:
             return Content.styled(f"· {name}", FAINT)
         case PhaseStatus.RUNNING:
             progress = state.phases[phase]
             amount = f" {formatting.progress(progress.done, progress.total)}"
+            amount += f" {wording.COUNTED[phase]}" if phase in wording.COUNTED else ""
             if phase is Phase.DECODE:
-                amount = f" {state.generated_tokens}"
+                amount = f" {formatting.plural(state.generated_tokens, 'token')}"
             return Content.assemble(
                 ("▶ ", ACCENT), (name + (amount if progress.total else ""), "bold")
             )
@@ -311,7 +312,7 @@ def _result(state: TurnProgress, phase: Phase) -> str:
     """How many tokens a finished phase had, and how long it took."""
     text, progress = "", state.phases.get(phase)
     if progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL):
-        text = f" {formatting.short_count(progress.total)}"
+        text = f" {formatting.short_count(progress.total)} tokens"
     if state.seconds(phase) >= wording.MIN_PHASE_SECONDS:
         text += f" {formatting.seconds(state.seconds(phase))}"
     return text

@@ -52,7 +52,7 @@ class StatusBanner(HangingLines):
             lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
         elif loaded.dense_only is None:
             lines.append(
-                Content.styled("  scorer built in · finds what matters for the question", DIM)
+                Content.styled("  scorer built in · finds what matters for your question", DIM)
             )
         if loaded.dense_only is not None:
             reason = sanitize_line(wording.reason(loaded.dense_only))

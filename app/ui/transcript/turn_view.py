@@ -229,9 +229,9 @@ class AnswerView(MessageView):
         sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
-            keys.append("^S what was read" if sparse else "^S sources")
+            keys.append("^S what was read")
         if self._is_last and sparse:
-            keys.append("^R read everything")
+            keys.append("^R read in full")
         return keys
 
     def _show_note(self) -> None:
@@ -289,7 +289,7 @@ def _ending_text(turn: Turn) -> Content | None:
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
         return Content.styled("■ stopped · the text is kept", "$ink-dim")
     if turn.ended is FinishReason.REPEATED:
-        return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
+        return Content.styled("■ stopped: the answer repeated itself", "$ink-dim")
     if turn.ended is FinishReason.LENGTH:
         tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
         at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
@@ -297,7 +297,7 @@ def _ending_text(turn: Turn) -> Content | None:
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
     if unsure := wording.unsure_note(turn.statistics):
-        return Content.styled(f"≈ {unsure} · ^R reads everything", "$ink-dim")
+        return Content.styled(f"≈ {unsure} · ^R reads in full", "$ink-dim")
     if turn.guard is not None and turn.state is TurnState.DONE:
         return Content.styled(sanitize_line(wording.reason(turn.guard)), "$ink-dim")
     return None

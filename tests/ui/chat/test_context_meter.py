@@ -71,7 +71,7 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
-        await until_shown(pilot, " tok · 2,276 lines", "/41K ▓", "next: AUTO  (^T full)")
+        await until_shown(pilot, " tok · 2,276 lines", "/41K ▓", "next: AUTO  (^T in full)")
         (chip,) = pilot.app.chat.composer.chips.attached  # type: ignore[attr-defined]
         assert f"new {chip.tokens / 1000:.0f}K" in figures(pilot)
         assert "est" not in figures(pilot)  # nothing was ever clocked
@@ -163,7 +163,7 @@ async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.Monk
         await pilot.press("ctrl+g", "5", "5", "enter")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, " tok", "new 3", "next: SPARSE 55%", "⏎ send")
-        assert ("(^T full)" in screen_text(pilot)) == (width > 46)
+        assert ("(^T in full)" in screen_text(pilot)) == (width > 46)
         await pilot.press("tab")
         await until_gone(pilot, "next:")
         await until_shown(pilot, "ctx")

@@ -65,7 +65,7 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "■ stopped: it was repeating itself · F4 continues")
+        await until_shown(pilot, "■ stopped: the answer repeated itself · F4 continues")
         engine.stepping = True
         await pilot.press("f4")
         await until(pilot, lambda: len(engine.asks) == 2)
@@ -105,7 +105,9 @@ async def test_a_stopped_answer_is_continued_or_asked_again_in_two_ways(
             engine.advance_to(lambda event: isinstance(event, Token))
         await pilot.press("escape")
         engine.finish()
-        await until_shown(pilot, "F4 continue" if words else "⏎ send", "^A again", "^R again, in")
+        await until_shown(
+            pilot, "F4 continue" if words else "⏎ send", "^A again", "^R read in full"
+        )
         await type_in(pilot, "words")
         await pilot.press(key if key == "ctrl+r" else "ctrl+u", *["ctrl+a"] * (key == "ctrl+a"))
         await until(pilot, lambda: len(engine.asks) == 2)

@@ -57,7 +57,7 @@ async def test_dropped_caches_and_background_failures_are_reported() -> None:
     engine = FakeEngine()
     async with started(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
-        await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
+        await until_shown(pilot, "The draft's cache was removed from memory (1 GB freed).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
         await until_shown(pilot, "was unloaded (1 GB) to free memory.")
         assert "\x1b" not in screen_text(pilot)

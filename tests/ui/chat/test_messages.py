@@ -218,7 +218,7 @@ async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> Non
         await until_shown(pilot, "Two?")
         await choose(pilot, app, "answer", "One?")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt")
+        await until_shown(pilot, "What was read  paste-1.txt")
         assert isinstance(app.screen, SpansScreen)
 
 

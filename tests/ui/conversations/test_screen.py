@@ -375,7 +375,7 @@ async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: 
             "line 501: The zinc gutter leaks.",
         )
         await pilot.press("enter")
-        await until_shown(pilot, "Passages", "roof", "The zinc gutter leaks.", "hit 1 of 1")
+        await until_shown(pilot, "What was read", "roof", "The zinc gutter leaks.", "hit 1 of 1")
         assert app.chat.open_chats.shown.title == "Where is it?"
         await pilot.press("escape", "escape")
         await until_shown(pilot, "Where is it?", "Somewhere.")
@@ -415,7 +415,7 @@ async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
         shown = screen_text(pilot)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
         await pilot.press("enter")
-        await until_shown(pilot, "Passages", "hit 1 of 1")
+        await until_shown(pilot, "What was read", "hit 1 of 1")
 
 
 async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(

@@ -36,7 +36,7 @@ async def ask_hub(pilot, name: str) -> None:  # type: ignore[no-untyped-def]
     screen = await open_models(pilot)
     await pilot.press("tab")
     screen.list.filter.value = name
-    await until_shown(pilot, "⏎ details from the hub")
+    await until_shown(pilot, "⏎ details from Hugging Face")
     await pilot.press("enter")
     await until_shown(pilot, f"{name}\n", "Download")
 

@@ -71,7 +71,7 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         await until_shown(
             pilot,
             "▸ built-in scorer: 4.5x faster",
-            "  small-4bit: 3.5x faster, r 0.07, pair: fits 4K",
+            "  small-4bit: 3.5x faster, r 0.07, target and draft: fits 4K",
             "adds attention to the scores; needs ",
             "target, weights  org/big-4bit",
             "target, cache  7,680 bytes per token, 4,096 tokens",
@@ -176,16 +176,16 @@ async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
         screen = await open_models(pilot)
         await pilot.press("tab")
         screen.list.filter.value = "4bit org"
-        await until_shown(pilot, "Search the hub for '4bit org'")
+        await until_shown(pilot, "Search Hugging Face for '4bit org'")
         await pilot.press("enter")
-        await until_shown(pilot, "2 models found on the hub.", BIG, DRAFT, "on the hub")
+        await until_shown(pilot, "2 models found on Hugging Face.", BIG, DRAFT, "on Hugging Face")
         await pilot.press("enter")
         await until_shown(pilot, "qwen3, 1.2 million parameters, 4-bit, 4K context", "Download")
         await pilot.press("escape")
         screen.list.filter.value = "nothing like this"
-        await until_gone(pilot, "on the hub")
+        await until_gone(pilot, "on Hugging Face")
         await pilot.press("enter")
-        await until_shown(pilot, "No MLX model on the hub matches 'nothing like this'.")
+        await until_shown(pilot, "No MLX model on Hugging Face matches 'nothing like this'.")
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ async def test_adding_a_repository_and_a_folder(
         screen = await open_models(pilot, "● installed 2", "○ catalogue 35")
         await pilot.press("tab")
         screen.list.filter.value = "big"
-        await until_shown(pilot, BIG, "on the hub")
+        await until_shown(pilot, BIG, "on Hugging Face")
         await pilot.press("enter")
         await until_shown(pilot, "Download")
 

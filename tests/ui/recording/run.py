@@ -11,7 +11,7 @@ from tests.ui.helpers import screen_text
 
 KEY_SECONDS = 0.05
 PATIENCE_SECONDS = 300.0
-FIRST, SECOND = 'What does it say of "patent license"?', 'And what of "Corresponding Source"?'
+FIRST, SECOND = 'What is a "patent license"?', 'And what of "Corresponding Source"?'
 
 
 async def play(pilot: Pilot[None]) -> None:
@@ -25,7 +25,7 @@ async def play(pilot: Pilot[None]) -> None:
     await _shown(pilot, " tok")
     await _ask(pilot, FIRST, "infringement).")
     await pilot.press("ctrl+s")
-    await _shown(pilot, "Passages")
+    await _shown(pilot, "What was read")
     await asyncio.sleep(2.0)
     for _ in range(4):
         await pilot.press("n")

@@ -140,7 +140,7 @@ async def test_a_changed_prompt_warns_that_everything_is_read_again() -> None:
         await pilot.press(*"Be kind.", "f3")
         await until_shown(pilot, "The system prompt has changed", "new 26K")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "passages")
+        await until_shown(pilot, "What was read  paste-1.txt", "passages")
         await pilot.press("escape")
         await ask(pilot, engine, "Two?")
         assert said(engine.asks[1].messages) == ["Be kind."]

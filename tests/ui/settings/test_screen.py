@@ -198,7 +198,7 @@ async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
         app.settings.change(MODE, Mode.FULL)
         await until_shown(pilot, "next: FULL  (^T auto)")
         await pilot.press("ctrl+t")
-        await until_shown(pilot, "next: AUTO  (^T full)")
+        await until_shown(pilot, "next: AUTO  (^T in full)")
         app.settings.change(MODE, Mode.SPARSE)
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: FULL")

@@ -22,7 +22,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "6 passages", "█ Paragraph 0")
+        await until_shown(pilot, "What was read  paste-1.txt", "6 passages", "█ Paragraph 0")
         screen = app.screen
         assert isinstance(screen, SpansScreen)
         before = screen.view.document.read_fraction
@@ -33,7 +33,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("slash", *"Paragraph 399")
         await until_shown(pilot, "hit 1 of 1")
         await pilot.press("escape", "space")
-        await until_shown(pilot, "1 pinned")
+        await until_shown(pilot, "1 pin")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         again = engine.asks[1]
@@ -42,7 +42,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         ((start, end),) = document.pinned
         assert document.text[start:end] == "Paragraph 399 of a long text about nothing."
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "1 pinned")
+        await until_shown(pilot, "1 pin")
         await pilot.press("f1")
         await until_shown(pilot, "What was read", "Pin or unpin the paragraph")
         await pilot.press(*["pagedown"] * 9)
@@ -57,7 +57,7 @@ async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
         await paste(pilot, TEXT)
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt")
+        await until_shown(pilot, "What was read  paste-1.txt")
         await pilot.press("end", "space", "enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         again = engine.asks[1]
@@ -72,16 +72,16 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await paste(pilot, TEXT)
         await ask(pilot, engine)
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Passages  paste-1.txt", "still choosing what to read")
+        await until_shown(pilot, "What was read  paste-1.txt", "still choosing what to read")
         screen = pilot.app.screen
         assert isinstance(screen, SpansScreen)
         engine.advance_to(lambda event: isinstance(event, ImportanceMap))
-        await until_shown(pilot, "still choosing what to read", "importance", "dim not read")
+        await until_shown(pilot, "still choosing what to read", "importance", "dim · not read")
         assert not screen.view.document.passages_read
         await pilot.press("space")
-        await until_shown(pilot, "1 pinned", "█ Paragraph 0", "█ always read")
+        await until_shown(pilot, "1 pin", "█ Paragraph 0", "█ always read")
         engine.advance_to(lambda event: isinstance(event, Selected))
-        await until_shown(pilot, "reading 2", "▌ read", "1 pinned")
+        await until_shown(pilot, "reading 2", "▌ read", "1 pin")
         assert screen.view.document.passages_read > 1
         await pilot.press("enter")
         await until_shown(pilot, "Still answering.")
@@ -89,7 +89,7 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await until_shown(pilot, " passages")
         engine.stepping = False
         await pilot.press("right")
-        await until_shown(pilot, "keep 21% would read", "1 pinned")
+        await until_shown(pilot, "keep 21% would read", "1 pin")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         assert engine.asks[1].messages[0].documents[0].pinned

@@ -134,7 +134,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         await pilot.press("escape")
         await until(pilot, lambda: not spans.spans.search.display)
         await pilot.press("space")
-        await until_shown(pilot, "Pinned", "1 pinned", "█ Line 191 of")
+        await until_shown(pilot, "Pinned", "1 pin", "█ Line 191 of")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
         (result,) = spans.results
@@ -158,7 +158,7 @@ async def test_a_pin_can_be_removed() -> None:
     spans = SpansApp(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
-        await until_shown(pilot, "1 pinned")
+        await until_shown(pilot, "1 pin")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
     assert spans.results[0] == AskAgain(None, {(0, 0): ((6, 10),)})
@@ -221,7 +221,7 @@ def where(spans: SpansApp) -> tuple[str, int]:
 async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
     """It begins at the most important one, not at the first."""
     async with folder.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "Passages  1/4 contract.txt   read 4% · passage 1 of 4")
+        await until_shown(pilot, "What was read  1/4 contract.txt   read 4% · passage 1 of 4")
         seen = [where(folder)]
         for _ in range(3):
             await pilot.press("n")
@@ -335,7 +335,7 @@ async def test_the_mouse(spans: SpansApp) -> None:
         assert first < 50
         await pilot.click("DocumentView", offset=(10, 2), times=2)
         assert line(pilot) == first + 2
-        await until_shown(pilot, "1 pinned")
+        await until_shown(pilot, "1 pin")
         height = spans.spans.query_one(Minimap).size.height
         await pilot.click("Minimap", offset=(1, height - 1))
         await until(pilot, lambda: line(pilot) > 180)
@@ -348,7 +348,7 @@ async def test_a_click_on_its_mark_pins_and_unpins_a_passage() -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "Three.")
         await pilot.click("DocumentView", offset=(0, 3))
-        await until_shown(pilot, "1 pinned", "█ Two.", "█ More.")
+        await until_shown(pilot, "1 pin", "█ Two.", "█ More.")
         await pilot.click("DocumentView", offset=(0, 2))
         await until_shown(pilot, "No longer pinned.")
         assert "█" not in screen_text(pilot)
@@ -378,11 +378,11 @@ async def test_the_legend_explains_the_marks_on_the_screen() -> None:
     passages = (Passage(0, 6, ReadKind.SELECTED), Passage(6, len(text), ReadKind.UNREAD))
     spans = SpansApp(SpansScreen([ReadDocument(0, 0, "a", text, passages)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "▌ read   dim not read")
+        await until_shown(pilot, "▌ read   dim · not read")
         await pilot.press("end", "space")
-        await until_shown(pilot, "█ always read   ▌ read   dim not read")
+        await until_shown(pilot, "█ always read   ▌ read   dim · not read")
         await pilot.resize_terminal(80, 12)
-        await until_gone(pilot, "dim not read")
+        await until_gone(pilot, "dim · not read")
 
 
 async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
@@ -419,7 +419,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until_shown(pilot, "hit 3 of 11")
         await click_hint(pilot, "Esc close search")
         await click_hint(pilot, "Space pin")
-        await until_shown(pilot, "1 pinned")
+        await until_shown(pilot, "1 pin")
         await click_hint(pilot, "⏎ again")
         await until(pilot, lambda: spans.results)
         assert spans.results[0] is not None

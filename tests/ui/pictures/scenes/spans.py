@@ -16,7 +16,7 @@ async def document(stage: Stage) -> None:
         await stage.idle()
         await stage.shown("▸ Read")
         await stage.press("ctrl+s")
-        await stage.shown("Passages")
+        await stage.shown("What was read")
         await stage.press("n", "n")
         await stage.take("passages")
         screen = stage.app.screen

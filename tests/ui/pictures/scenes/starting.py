@@ -63,9 +63,9 @@ async def trouble(stage: Stage) -> None:
     async with stage.opened(FakeEngine(load_story=LoadStory(failure=MISSING))):
         await stage.shown("could not be read")
         await stage.take("no-model")
-    reason = "its DeltaCache layers cannot store chosen positions"
+    reason = "its DeltaCache layers cannot store positions"
     async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
-        await stage.shown("does not support sparse reading")
+        await stage.shown("cannot skip text")
         await stage.take("full-only")
     with Store(stage.home / "data"):  # the first specchat
         async with stage.opened():
