@@ -130,10 +130,7 @@ def test_a_sentence_gets_the_passage_that_supports_it(answer: str, passage: str)
 
 
 def test_a_sentence_that_quotes_its_passage_has_one_citation() -> None:
-    answer = (
-        "This means that after a cancellation of it the supplier is not liable for damage by fire,"
-        " says the contract, nor is a supplier liable for war."
-    )
+    answer = "The supplier is not liable for damage by fire, by a flood or during any war."
     citations = found(answer, read_text(CONTRACT), encoder=built_in_encoder())
     (only,) = citations.found
     assert only.kind is CitationKind.QUOTATION
