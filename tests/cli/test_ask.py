@@ -30,6 +30,7 @@ from app.protocol.reasons import FailureKind
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
+from app.util.assets import assets_path
 from tests import tiny
 from tests.cli.conftest import TEXT
 
@@ -108,6 +109,31 @@ def test_json_lines_let_another_program_recompute_the_turn(
     set_next_position(cache, int(kept[-1]))
     tokens = generate_step(mx.array(ids[-1:]), model, max_tokens=6, prompt_cache=cache)
     assert [token for token, _ in tokens] == by_name["Finished"]["generated_ids"]
+
+
+def test_an_answer_cites_only_what_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(assets_path() / "demo" / "gpl-3.0.txt")
+    asked = ["ask", "--target", "embedded", "-f", file, "--keep", "0.1", "May I charge for a copy?"]
+    assert run([*asked, "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    by_name: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
+    assert [event["event"] for event in events[-2:]] == ["Cited", "Finished"]
+    cited = by_name["Cited"]["citations"]["found"]
+    notes = by_name["Cited"]["footnotes"]
+    assert (notes[0]["number"], notes[0]["kind"], notes[0]["page"]) == (1, "quotation", None)
+    text = Path(file).read_text(encoding="utf-8")
+    assert notes[0]["text"] == text[cited[0]["passage_start"] : cited[0]["passage_end"]]
+    read = {
+        offset
+        for each in by_name["Selected"]["texts"]
+        for offset in range(each["start"], each["end"])
+    }
+    for each in cited:
+        assert read.issuperset(range(each["passage_start"], each["passage_end"]))
+    run(asked)
+    assert f'[1] gpl-3.0.txt, line {notes[0]["line"]}: "' in capsys.readouterr().err
+    run([*asked, "--no-citations"])
+    assert "citation" not in capsys.readouterr().err
 
 
 def test_standard_input_is_a_file(

@@ -129,6 +129,14 @@ def test_a_sentence_gets_the_passage_that_supports_it(answer: str, passage: str)
     assert citations.uncited == 0
 
 
+def test_a_sentence_that_quotes_its_passage_has_one_citation() -> None:
+    answer = "The supplier is not liable for damage by fire, by a flood or during any war."
+    citations = found(answer, read_text(CONTRACT), encoder=built_in_encoder())
+    (only,) = citations.found
+    assert only.kind is CitationKind.QUOTATION
+    assert citations.uncited == 0
+
+
 @pytest.mark.parametrize(
     ("answer", "uncited"),
     [

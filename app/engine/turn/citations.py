@@ -30,7 +30,7 @@ MAX_PLACES = 256
 """Maximum number of places at which a quotation is compared: the first ones."""
 CANDIDATES = 8
 """Passages per sentence whose meaning is compared: those nearest by words."""
-MIN_SUPPORT = 0.62
+MIN_SUPPORT = 0.7
 """Minimum score of a passage that supports a sentence: the mean of the similarities by words and
 by meaning."""
 MIN_SUPPORT_BY_WORDS = 0.75
@@ -97,7 +97,7 @@ def cite(
     left = [each for each in words.sentences if not words.is_quoted(each, runs)]
     passages = _Passages(texts, words)
     supported = _supporting(answer, question, left, passages, encoder)
-    found += supported
+    found += [each for each in supported if not any(_is_same(each, run) for run in runs)]
     cited = {(each.start, each.end) for each in supported}
     uncited = sum(
         (each.start, each.end) not in cited
@@ -153,6 +153,18 @@ def _is_statement(sentence: str) -> bool:
 
 _Run = tuple[int, int, int, int, int, int]
 """Characters of the answer, message, document, and characters of the document."""
+
+
+def _is_same(support: Citation, run: _Run) -> bool:
+    """Whether a part of the sentence is quoted from the passage that supports it."""
+    start, end, *document, first, last = run
+    return (
+        start < support.end
+        and support.start < end
+        and document == [support.message, support.document]
+        and first < support.passage_end
+        and support.passage_start < last
+    )
 
 
 def _quotations(answer: _AnswerWords, texts: Sequence[ReadText]) -> list[_Run]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
+from app.engine.turn.citations import ReadText, cite
+from app.protocol.citations import Citations
 from app.protocol.prompt import Role
 from app.store.records import ReadMap
 from app.store.store import Store
-from tests.fakes import Story
+from tests.fakes import ANSWER, Story
 from tests.store.samples import answer_stats
 
 LICENCE = Path(__file__).parents[3] / "assets" / "demo" / "gpl-3.0.txt"
@@ -35,6 +39,13 @@ def story(**changes: object) -> Story:
     heat = importance(licence(), "corresponding source", "source code", "system librar")
     settings: dict[str, object] = {"importance": heat, "slowness": 4.0, **changes}
     return Story(**settings)  # type: ignore[arg-type]
+
+
+def citations() -> Citations:
+    """What the answer quotes from the licence."""
+    text = licence()
+    whole = ReadText(0, 0, text, np.zeros(len(text) + 1, np.int64))
+    return cite(ANSWER, QUESTION, [whole], None)
 
 
 def earlier_conversations(folder: Path) -> None:

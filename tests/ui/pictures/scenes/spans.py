@@ -9,7 +9,7 @@ from tests.ui.pictures.stage import Stage
 
 
 async def document(stage: Stage) -> None:
-    async with stage.opened(FakeEngine(samples.story())):
+    async with stage.opened(FakeEngine(samples.story(citations=samples.citations()))):
         await stage.shown("ready")
         await stage.paste(samples.licence())
         await stage.ask(samples.QUESTION)
