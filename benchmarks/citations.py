@@ -30,6 +30,7 @@ from app.util.sentences import units
 from benchmarks.quality.real_documents import Fact, load_facts
 
 FACTS = "facts"
+TEXTS, TABLE = Path(".cache/real/texts"), Path("benchmarks/results/citations/new.tsv")
 KEEP = 0.4
 """Every other document is read sparsely, at this keep."""
 TOKENS = 80
@@ -61,9 +62,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"the model that answers, or `{FACTS}` for answers"
         " that people wrote (default %(default)s)",
     )
-    say("--facts", action="append", required=True, metavar="F", help="facts, such as english")
-    say("--texts", type=Path, required=True, metavar="FOLDER", help="the real documents")
-    say("--out", type=Path, required=True, metavar="FILE.tsv", help="the table")
+    say("--facts", action="append", metavar="F", help="kinds of facts (default english)")
+    say("--texts", type=Path, default=TEXTS, metavar="FOLDER", help="the real documents")
+    say("--out", type=Path, default=TABLE, metavar="FILE.tsv", help="the table")
     say("--n", type=int, default=20, help="answers for each kind of facts (default %(default)s)")
     say("--characters", type=int, default=4000, help="length of an excerpt (default %(default)s)")
     say("--hide-passage", action="store_true", help="with facts: as if the passage was not read")
@@ -90,7 +91,7 @@ def measure(options: argparse.Namespace) -> int:
 def _ask_all(options: argparse.Namespace) -> Iterator[Row]:
     facts = [
         (name, fact)
-        for name in options.facts
+        for name in options.facts or ["english"]
         for fact in load_facts(f"passages/{name}.toml")[: options.n]
     ]
     if options.target == FACTS:
