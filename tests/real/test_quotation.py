@@ -36,7 +36,7 @@ def test_of_200_questions_few_get_a_wrong_answer_and_most_the_right_passage() ->
             suite = SUITE + (REWORDED if number % 2 else "")
             item = corpus.item(suite, number // 2, LENGTH, 0)
             ((passage_start, passage_end),) = item.passages
-            *_, finished = session.run(Ask(number, item.messages, Mode.SPARSE))
+            *_, finished = session.run(Ask(item.messages, Mode.SPARSE))
             assert isinstance(finished, Finished)
             assert finished.finish_reason is FinishReason.STOP
             if finished.text == NOTHING_FOUND:
