@@ -12,9 +12,11 @@ from app.engine.model.text_encoder import built_in_encoder
 from app.engine.turn import quotation
 from app.engine.turn.quotation import (
     CANDIDATES,
+    MAX_CANDIDATE,
     NOTHING_FOUND,
     PASSAGES_FOUND,
     Found,
+    Quote,
     find_quotes,
     quote,
 )
@@ -156,6 +158,15 @@ VILLAGES = (
     "The village of Dorn has a church and a market.\n\n"
     "Nothing else is known."
 )
+
+
+def test_of_a_long_candidate_the_nearest_sentence_is_shown() -> None:
+    source = text("The mill is old. " * 40)
+    long, short = (Quote(source, 17, end, 1.0, (34, 50)) for end in (17 + MAX_CANDIDATE + 1, 60))
+    assert long.brief.text == "The mill is old."
+    assert short.brief == short
+    assert Found((long, long), similarity=0.4).shown == (long.brief, long.brief)
+    assert Found((long,), similarity=0.9).shown == (long,), "an answer is whole"
 
 
 def test_if_no_passage_leads_the_nearest_are_shown_as_candidates_with_their_lines() -> None:

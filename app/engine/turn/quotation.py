@@ -63,6 +63,9 @@ MAX_PARAGRAPH = 600
 """Longer paragraphs are not quoted as a whole. In characters."""
 MAX_QUOTE = 1200
 """Quotes of this many characters are not extended."""
+MAX_CANDIDATE = 400
+"""Of a longer candidate only the sentence nearest to the question is shown, so that three of them
+fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
 """Maximum characters of a defined term."""
@@ -74,13 +77,22 @@ _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„�
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Characters `start:end` of `source`. `score` ranges from -2 to 5, and says how much the
-    question's words and meaning are in the passage."""
+    """Characters `start:end` of `source`, around the `nearest` sentence. `score` ranges from -2 to
+    5, and says how much the question's words and meaning are in the passage."""
 
     source: PromptText
     start: int
     end: int
     score: float
+    nearest: tuple[int, int]
+
+    @property
+    def brief(self) -> Quote:
+        """The passage, or of a long one the nearest sentence."""
+        if self.end - self.start <= MAX_CANDIDATE:
+            return self
+        start, end = self.nearest
+        return replace(self, start=start, end=end)
 
     @property
     def text(self) -> str:
@@ -123,7 +135,7 @@ class Found:
         """The answer alone, or the candidates, or nothing if nothing is near."""
         if self.similarity < MIN_SIMILARITY:
             return ()
-        return self.quotes[:1] if self.answers else self.quotes
+        return self.quotes[:1] if self.answers else tuple(each.brief for each in self.quotes)
 
 
 def quote(
@@ -205,7 +217,9 @@ def _best(
     for place in np.argsort(-scores, kind="stable").tolist():
         number, index = places[place]
         start, end = around(documents[number].text, cut[number], index)
-        next_best = Quote(documents[number], start, end, float(scores[place]))
+        unit = cut[number][index]
+        nearest = unit.start, unit.end
+        next_best = Quote(documents[number], start, end, float(scores[place]), nearest)
         if not any(next_best.overlaps(each) for each in quotes):
             quotes.append(next_best)
         if len(quotes) == CANDIDATES:
