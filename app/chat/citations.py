@@ -14,7 +14,7 @@ from app.util.places import Place, place_of
 
 MAX_EXCERPT = 100
 """Longer passages are shown without their middle. In characters."""
-_WHOLE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)|\]\([^()\s]*\)|\w+://[^\s()]*\w", re.DOTALL)
+_WHOLE = re.compile(r"`{1,3}[^`\n]*`{1,3}|\]\([^()\s]*\)|\b[A-Za-z]{2,9}://[^\s()]*")
 """Code, and addresses of links: no number stands in them."""
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 

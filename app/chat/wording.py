@@ -97,7 +97,7 @@ def unsure_note(statistics: Statistics | None) -> str:
     """A note for an answer that the model was far less sure of than usual; otherwise empty."""
     if statistics is None or not statistics.unsure:
         return ""
-    return f"The model was less sure than usual after reading {read_amount(statistics)}"
+    return f"The model was unsure after reading {read_amount(statistics)}"
 
 
 def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:

@@ -195,9 +195,10 @@ def store_error(error: Exception) -> StoreError:
 
 def folder_error(folder: Path, error: OSError) -> StoreError:
     shown = display_path(folder)
-    if isinstance(error, FileExistsError):
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        file = display_path(Path(error.filename or folder))
         return StoreError(
-            f"Conversations cannot be saved, because '{shown}' is a file, not a folder",
+            f"Conversations cannot be saved in '{shown}', because '{file}' is a file, not a folder",
             "rename or remove it",
         )
     return StoreError(

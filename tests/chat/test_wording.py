@@ -70,7 +70,7 @@ def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
 def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(None) == unsure_note(STATISTICS) == ""
     unsure = replace(STATISTICS, unsure=True)
-    assert unsure_note(unsure) == "The model was less sure than usual after reading 4%"
+    assert unsure_note(unsure) == "The model was unsure after reading 4%"
 
 
 def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:

@@ -300,7 +300,7 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     assert sum(amounts) == pytest.approx(total, abs=0.26)
     assert "32,768 bytes per token" in out
     assert "9.6 GB  limit · models may use 10.7 GB of 16 GB" in out
-    assert "\nFits 93K tokens when read in full.\n" in out
+    assert "\nFits 89K tokens when read in full.\n" in out
     assert "When read sparsely at keep 20% or less" in out
     assert hub.asked == []
 

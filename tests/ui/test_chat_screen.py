@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ The model was less sure than usual after reading 21% · ^R reads in full"
+NOTE = "≈ The model was unsure after reading 21% · ^R reads in full"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -225,7 +225,7 @@ async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() ->
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
     async with started(engine) as pilot:
         await ask(pilot, engine)
-        await until_shown(pilot, "✗ failed", *wording.failure(engine.story.failure).sentences)
+        await until_shown(pilot, "✗ failed", "Memory was nearly used up", "Read less (Ctrl+G")
         engine.story = Story(answer="Fine.")
         await ask(pilot, engine, "And now?")
         assert [message.text for message in engine.asks[1].messages] == ["And now?"]
@@ -254,7 +254,7 @@ async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_it
         engine.story = Story()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 2)
-        await until_gone(pilot, "less sure than usual")
+        await until_gone(pilot, "was unsure after")
         assert engine.asks[1].mode is Mode.FULL
 
 

@@ -272,8 +272,8 @@ class PrefixCache:
 
     def add_checkpoint(self, limit: int = MIN_CHECKPOINTS, lasting: bool = False) -> None:
         """Let a later `rewind` return to the current end. If there are more than `limit` (at least
-        `MIN_CHECKPOINTS`) checkpoints then, the one is dropped that saves later rewinds the fewest
-        tokens, except the last two and those that are `lasting`."""
+        `MIN_CHECKPOINTS`) checkpoints then, the one is dropped that later rewinds miss
+        least, except the last two and those that are `lasting`."""
         known = any(point.position == len(self) for point in self.checkpoints)
         if known or not len(self) or not self.needs_checkpoints:
             return

@@ -212,7 +212,8 @@ def _best(
     places: Sequence[tuple[int, int]],
     scores: NDArray[np.floating],
 ) -> tuple[Quote, ...]:
-    """The passages around the units with the highest scores, at most CANDIDATES."""
+    """The passages around the units with the highest scores, at most CANDIDATES, each text
+    once."""
     quotes: list[Quote] = []
     for place in np.argsort(-scores, kind="stable").tolist():
         number, index = places[place]
@@ -220,7 +221,7 @@ def _best(
         unit = cut[number][index]
         nearest = unit.start, unit.end
         next_best = Quote(documents[number], start, end, float(scores[place]), nearest)
-        if not any(next_best.overlaps(each) for each in quotes):
+        if not any(next_best.overlaps(each) or next_best.text == each.text for each in quotes):
             quotes.append(next_best)
         if len(quotes) == CANDIDATES:
             break

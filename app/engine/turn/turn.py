@@ -133,6 +133,8 @@ class Turn:
         try:
             encoder = None if ended is FinishReason.MEMORY else built_in_encoder()
             citations = cite(answer, self._ask.question, texts, encoder)
+            if self._pair.only_quotes:  # what is not quoted is about the demo model
+                citations = replace(citations, uncited=0)
         except Exception as error:
             memory.reraise_gpu_lost(error)
             reason = Reason(ReasonCode.CITATIONS_UNKNOWN, memory.cause_of(error))

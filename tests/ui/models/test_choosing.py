@@ -286,4 +286,4 @@ async def test_a_failed_measurement_is_reported(library: Library) -> None:
     async with models_of(embedded(FakeEngine(), library)) as pilot:
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")
-        await until_shown(pilot, "The model pair could not be timed")
+        await until_shown(pilot, "The models could not be timed")

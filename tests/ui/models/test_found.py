@@ -110,13 +110,14 @@ async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
             "people/large",
             "in the folder of LM Studio: ~/.lmstudio/models/people/large",
             "specchat never changes or deletes it.",
-            "Memory with the built-in scorer",
         )
         labels = [label for label, _ in dialog.choices]
         assert labels == [
             "Use with the built-in scorer · 4.5x faster",
             "Download the text encoder snowflake-arctic-embed-xs · 90.0 MB",
         ]
+        await pilot.press("pagedown")
+        await until_shown(pilot, "Memory with the built-in scorer")
 
 
 async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
