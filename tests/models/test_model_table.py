@@ -9,7 +9,11 @@ from app.models.catalogue import catalogue
 from tests.models.model_table import HEAD, PublicModel, cells, public_models, rows_in_docs
 
 MODELS = public_models()
-CATALOGUED = {entry.name for entry in catalogue() if not entry.is_encoder}
+CATALOGUED = {
+    entry.name
+    for entry in catalogue()
+    if not (entry.architecture and entry.architecture.is_encoder)
+}
 IN_DOCS = {row[1]: row for row in rows_in_docs()}
 
 
