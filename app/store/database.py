@@ -198,7 +198,7 @@ def folder_error(folder: Path, error: OSError) -> StoreError:
     if isinstance(error, FileExistsError | NotADirectoryError):
         file = display_path(Path(error.filename or folder))
         return StoreError(
-            f"Conversations cannot be saved in '{shown}', because '{file}' is a file, not a folder",
+            f"Conversations cannot be saved, because '{file}' is a file, not a folder",
             "rename or remove it",
         )
     return StoreError(

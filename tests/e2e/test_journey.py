@@ -106,7 +106,7 @@ def _looks_after_conversations(terminal: Terminal) -> None:
 
 def _changes_the_theme(terminal: Terminal) -> str:
     terminal.press("F2")
-    terminal.wait_for("How questions are read")
+    terminal.wait_for("How documents are read")
     terminal.type("theme")
     terminal.wait_for("‹ specchat ›")
     terminal.press("Enter")
