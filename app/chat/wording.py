@@ -312,7 +312,7 @@ def _machine_lost(data: Data) -> str:
 
 
 def _shard_failed(data: Data) -> str:
-    where = "" if data["machine"] is None else f"On {data['machine']}: "
+    where = "On this machine: " if data["machine"] is None else f"On {data['machine']}: "
     return where + cause(data)
 
 
@@ -417,7 +417,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         _DOWNLOAD,
     ),
     FailureKind.CACHE_NOT_QUANTISABLE: (
-        "The cache of {model} cannot be quantised to {bits} bits: {error}",
+        "The cache of {model} cannot be quantised to {bits} bits ({error})",
         "set KV bits to full",
     ),
     FailureKind.NO_SHARDING: (
@@ -433,7 +433,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "use another number of machines, or choose another model",
     ),
     FailureKind.LAYERS_LOST: (
-        "mlx-lm did not divide {model} correctly: layers are missing",
+        "mlx-lm did not divide {model} correctly (layers are missing)",
         _DOWNLOAD,
     ),
     FailureKind.MACHINES_NOT_READY: (
@@ -477,7 +477,8 @@ def _read_elsewhere(data: Data) -> str:
     what, again = f"{len(names)} documents were", "they are"
     if len(names) == 1:
         what, again = f"{names[0]} was", "it is"
-    return f"{what} read in another conversation, but after different text, so {again} read again."
+    other = "different text came before"
+    return f"{what} read in another conversation, but {other}, so {again} read again."
 
 
 def _cache_damaged(data: Data) -> str:
@@ -584,7 +585,9 @@ REASONS: dict[ReasonCode, _Wording] = {
         )
     ),
     ReasonCode.CITATIONS_UNKNOWN: (
-        lambda data: f"The passages of this answer are unknown ({cause(data)})."
+        lambda data: (
+            f"specchat could not determine which passages this answer comes from ({cause(data)})."
+        )
     ),
     ReasonCode.UNSUPPORTED_CACHE: f"This model cannot skip text ({{error}}){_READS_ALL}",
     ReasonCode.GAPS_FAIL: f"This model cannot skip text (a test failed: {{error}}){_READS_ALL}",

@@ -341,7 +341,7 @@ def test_what_is_read_may_be_kept_in_fewer_bits(
     assert run(["ask", *what, "4", "What does line 7 say?"]) == 0
     assert run(_ask(room, *what, "8", "What?")) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "target cannot be quantised to 8 bits: its heads are 16 wide" in error
+    assert "target cannot be quantised to 8 bits (its heads are 16 wide" in error
     assert error.endswith("set KV bits to full.")
 
 

@@ -83,7 +83,9 @@ def test_where_nothing_can_open(images: dict[str, Path], tmp_path: Path, name: s
 def test_the_folder_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"precious")
     for folder in (tmp_path / "x", tmp_path / "x" / "below"):
-        with pytest.raises(StoreError, match=r"cannot be saved, because .* is a file, not a folder"):
+        with pytest.raises(
+            StoreError, match=r"cannot be saved, because .* is a file, not a folder"
+        ):
             Store(folder)
     assert (tmp_path / "x").read_bytes() == b"precious"
 

@@ -30,7 +30,7 @@ from app.protocol.stats import Phase
 
 CHECKPOINT_SHARE, MAX_WITHIN = 0.1, 8
 """Maximum share of free memory for checkpoints within the documents, and their maximum number. With
-k of them, a rewind goes back 1 / (2k + 2) of the tokens further than necessary on average."""
+k checkpoints, a rewind goes back too far by 1 / (2k + 2) of the tokens on average."""
 
 
 class PromptReader:
@@ -255,17 +255,17 @@ class PromptReader:
         self.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
 
     def _checkpoints_within(self, free: float) -> int:
-        """Number of checkpoints within the documents, of which `free` bytes allow a share. They
-        only matter for recurrent layers."""
+        """How many checkpoints within the documents fit into their share of the `free` bytes. Only
+        recurrent layers need them."""
         each = self._pair.target.cache_size.state_bytes
         return min(int(CHECKPOINT_SHARE * max(free, 0) / each), MAX_WITHIN) if each else 0
 
     def _checkpoint_positions(
         self, prompt: Prompt, positions: Positions, within: int
     ) -> dict[int, bool]:
-        """Where to add checkpoints while `positions` are read: position -> whether it is lasting.
-        Those `within` the documents are spread evenly over the tokens that are read of them, at
-        whole steps."""
+        """Where to add checkpoints while `positions` are read: maps each position to whether its
+        checkpoint is lasting. The `within` checkpoints in the documents are spread evenly over the
+        document tokens that are read, at multiples of the step."""
         target = self._target
         if not target.needs_checkpoints:
             return {}

@@ -94,7 +94,7 @@ class Chip(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "space,enter", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List skipped files and warnings (select: Shift+Tab)",
+            tooltip="List skipped files and warnings (select it with Shift+Tab)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",

@@ -422,7 +422,7 @@ class SpansScreen(Screen[AskAgain | None]):
             dim = ("dim", "$ink-unread"), (f" {NONE} not read", "$ink-dim")
             parts.append(Content.assemble(*dim))
         if self._documents.citations:
-            parts.append(Content.assemble(("bold", "bold $accent"), (" in the answer", "$ink-dim")))
+            parts.append(Content.assemble(("bold", "bold $accent"), (" cited", "$ink-dim")))
         if self._hits:
             parts.append(Content.assemble((HIT, "$accent"), (" hit", "$ink-dim")))
         if ReadKind.UNREAD in kinds:
@@ -475,7 +475,7 @@ class SpansScreen(Screen[AskAgain | None]):
         elif importance is not None:
             text += f" · importance {importance:.1f}x average"
         row = self.view.rows[self.view.row]
-        cited = " · in the answer" if overlapping(self._document.cited, *row) else ""
+        cited = " · cited" if overlapping(self._document.cited, *row) else ""
         return Content.assemble(place, (cited, "$accent"), (f" · {text}", "$ink-dim"))
 
     @property

@@ -281,7 +281,7 @@ def _ending_text(turn: Turn) -> Content | None:
             (sanitize_line(problem), "bold"),
             "\n  ",
             (sanitize_line(advice), "$ink-dim"),
-            ("\n  The model will not see this question.", "$ink-dim"),
+            ("\n  Later questions are sent without this one.", "$ink-dim"),
             (RETRY_HINT[turn.failure.predicted], "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:

@@ -34,7 +34,7 @@ async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
         await until_shown(pilot, "[1] paste-1.txt, line 1,001:", "[2] paste-1.txt, line 1:")
         await pilot.click("CitationsView", offset=(8, 1))
         await until(pilot, lambda: isinstance(app.screen, SpansScreen), "the spans")
-        await until_shown(pilot, "line 1,001 · in the answer")
+        await until_shown(pilot, "line 1,001 · cited")
         await pilot.press("escape")
         await until_shown(pilot, "▾ 2 citations")
         (turn,) = app.chat.open_chats.shown.conversation.turns
@@ -56,11 +56,11 @@ async def test_a_list_of_citations_leads_to_a_passage() -> None:
         await pilot.press("tab", "ctrl+x")
         await until_shown(pilot, "⏎ show the passage", "[2] paste-1.txt, line 1:")
         await pilot.press("down", "enter")
-        await until_shown(pilot, "line 1 · in the answer")
+        await until_shown(pilot, "line 1 · cited")
         await pilot.press("a")
-        await until_shown(pilot, "line 1,001 · in the answer")
+        await until_shown(pilot, "line 1,001 · cited")
         await pilot.press("escape")
-        await until_gone(pilot, "in the answer")
+        await until_gone(pilot, "· cited")
 
 
 async def test_an_answer_without_citations_says_so() -> None:

@@ -466,11 +466,11 @@ async def test_cited_text_is_shown_first_and_marked() -> None:
     cited = ((at(122), at(123) - 1), (at(160), at(161) - 1))
     spans = SpansApp(SpansScreen([replace(read, cited=cited)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "line 122 · in the answer · read", "a cited")
+        await until_shown(pilot, "line 122 · cited · read", "a cited")
         await pilot.press("a")
-        await until_shown(pilot, "line 160 · in the answer · not read")
+        await until_shown(pilot, "line 160 · cited · not read")
         await pilot.press("a")
-        await until_shown(pilot, "line 122 · in the answer")
+        await until_shown(pilot, "line 122 · cited")
         view = spans.spans.view
         (style,) = {
             segment.style
