@@ -113,8 +113,8 @@ def summary(citations: Citations | None) -> str:
 
 
 def marked(answer: str, citations: Citations | None) -> str:
-    """The answer with the number of each citation after it, as superscripts, which have no meaning
-    in Markdown."""
+    """The answer with a superscript number after each citation. Markdown gives superscripts no
+    meaning."""
     places: dict[int, list[int]] = {}
     for number, each in _numbered(citations):
         numbers = places.setdefault(_mark_offset(answer, each), [])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import takewhile
 
+from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
 from app.errors import UserError
 from app.protocol.citations import Citations
@@ -312,6 +313,10 @@ class Conversation:
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
         """The documents of each message of a turn's prompt, as the model gets them."""
         return [holder.asked.in_prompt if holder else () for holder in self.question_turns(turn)]
+
+    def footnotes(self, turn: Turn) -> list[Footnote]:
+        """The footnotes of a turn's answer."""
+        return footnotes(turn.citations, self.documents_by_message(turn))
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Pin these characters in the prompt of `turn`. Returns its question."""

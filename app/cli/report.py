@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from app.chat import wording
-from app.chat.citations import footnotes, summary
+from app.chat.citations import summary
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
 from app.cli.terminal import ProgressLine
@@ -105,10 +105,9 @@ class Report:
 
     def _tell_citations(self) -> None:
         """Print the passages that the answer is from."""
-        citations = self._turn.citations
-        if said := summary(citations):
+        if said := summary(self._turn.citations):
             self._note(said)
-        for note in footnotes(citations, self._conversation.documents_by_message(self._turn)):
+        for note in self._conversation.footnotes(self._turn):
             self._note(f"  {note.line}")
 
     def _tell_reading(self, statistics: Statistics) -> None:

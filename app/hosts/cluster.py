@@ -69,8 +69,7 @@ class RingWatch:
         self._bytes: int | None = None
 
     def problem(self, states: Sequence[RingState], exchanging: bool, now: float) -> str:
-        """A clause that says what is wrong; an empty string if nothing is. `states` has the state
-        of each rank."""
+        """Say what is wrong, as a clause; an empty string if nothing is. `states`: one per rank."""
         closed = any(state.closed for state in states)
         self._closed_since = min(self._closed_since, now) if closed else math.inf
         counts = [state.bytes for state in states if state.bytes is not None]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.ingest import document_worker
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.parts import Part
+from app.ingest.parts import OLE, Part
 from app.ingest.process import run_bounded
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
@@ -32,7 +32,7 @@ SUFFIXES = {
 }
 """Kinds of documents by the ends of their names."""
 _OLD = {".doc": "DOCX", ".dot": "DOCX", ".xls": "XLSX", ".ppt": "PPTX", ".pps": "PPTX"}
-_PDF, _ZIP, _OLE = b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_PDF, _ZIP = b"%PDF-", b"PK\x03\x04"
 _PDF_WITHIN = 1024
 _INSIDE = re.compile(
     rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/\.rels"
@@ -54,7 +54,7 @@ def is_document(name: str, head: bytes) -> bool:
     """Whether a file with this name that begins with `head` is a document that
     `document_text` reads, or explains why not."""
     suffix = os.path.splitext(name)[1].lower()
-    if head.startswith(_OLE):
+    if head.startswith(OLE):
         return suffix in SUFFIXES or suffix in _OLD
     if head.startswith(_ZIP):
         return suffix in SUFFIXES or _INSIDE.match(head) is not None
@@ -83,9 +83,9 @@ def document_text(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget
     `[Page 1]`. Parts that cannot be read or have no text are reported. The time limit applies to
     each part. Raises Rejected, and what `budget.check` raises."""
     suffix = os.path.splitext(name)[1].lower()
-    is_pdf = not data.startswith((_ZIP, _OLE))
+    is_pdf = not data.startswith((_ZIP, OLE))
     what = f"is {'a PDF' if is_pdf else SUFFIXES.get(suffix, 'an office')} file"
-    if suffix in _OLD and data.startswith(_OLE):
+    if suffix in _OLD and data.startswith(OLE):
         detail = "is in an old Office format, which is not supported"
         raise Rejected(SkipReason.DOCUMENT, detail, f"save it as {_OLD[suffix]}")
     found = _read_parts(data, limits, budget)

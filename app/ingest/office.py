@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from app.ingest.parts import Part, TooLarge, Unknown, WithPassword
+from app.ingest.parts import OLE, Part, TooLarge, Unknown, WithPassword
 from app.ingest.web_page import markdown_table, markup_text
 
 MAX_MEMBERS = 20_000
@@ -28,7 +28,6 @@ MAX_ROWS = 50_000
 MAX_COLUMNS = 1_000
 MAX_CELLS = 1_000_000
 """Cells after which no further row of a sheet is read."""
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _DOCTYPE = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
 _BACK_LINK = re.compile(r'<a href="#(?:footnote|endnote|comment)-ref-[^"]*">[^<]*</a>')
@@ -37,7 +36,7 @@ _BACK_LINK = re.compile(r'<a href="#(?:footnote|endnote|comment)-ref-[^"]*">[^<]
 def open_document(data: bytes) -> WordDocument | Workbook | Slides | OpenDocument | Book:
     """Open a document of any kind here. Raises WithPassword, TooLarge, Unknown, and anything for
     a damaged one."""
-    if data.startswith(_OLE):
+    if data.startswith(OLE):
         raise WithPassword if _ENCRYPTED in data else Unknown
     archive = _Archive(data)
     for beginning, kind in (
@@ -506,9 +505,19 @@ class OpenDocument:
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _OBJECT = re.compile(r"Object \d+/content\.xml$|Object \d+$")
-_NO_TEXT = frozenset(
-    b"tracked-changes annotation annotation-end desc title sequence-decls variable-decls shapes"
-    b" user-field-decls forms event-listeners table-column".decode().split()
+_NO_TEXT = (
+    "tracked-changes",
+    "annotation",
+    "annotation-end",
+    "desc",
+    "title",
+    "sequence-decls",
+    "variable-decls",
+    "shapes",
+    "user-field-decls",
+    "forms",
+    "event-listeners",
+    "table-column",
 )
 
 

@@ -1,14 +1,17 @@
-"""What a reader of documents yields: the text of pages, slides, sheets or chapters."""
+"""What a reader of documents yields: the text of pages, slides, sheets or sections."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""First bytes of files in the old Office format, and of encrypted ones in the new format."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A page, slide, sheet or chapter."""
+    """A page, slide, sheet or section."""
 
     mark: str
     """The line that precedes it in the text, such as `[Page 3]`; empty if there is none."""

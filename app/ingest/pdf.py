@@ -29,8 +29,8 @@ _MAX_VALUE = 1 << 20
 
 
 class PdfPages:
-    """The pages of a PDF file. Reading is lazy; scripts in the file never run, because this build
-    of PDFium has no JavaScript."""
+    """The pages of a PDF file, read one at a time. Scripts in the file never run: this build of
+    PDFium has no JavaScript."""
 
     def __init__(self, data: bytes) -> None:
         try:

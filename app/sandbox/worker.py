@@ -4,8 +4,8 @@
 None of these is trusted: a template is a program, and a tokenizer may contain patterns and
 replacements that never end or that fill the memory. So each request has limits in seconds and
 bytes, and the process is killed by a signal when it exceeds them. It reads requests of `process.py`
-from standard input, and answers on standard output until the input ends. It imports nothing else of
-the app, so that it starts quickly.
+from standard input, and answers on standard output until the input ends. To start quickly,
+it imports no other module of the app.
 
 A message, in either direction, consists of four bytes with the length of a JSON object, the object,
 and parts whose lengths are in its `parts`.

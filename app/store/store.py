@@ -168,8 +168,8 @@ class Store:
         self._write_once(lambda c: conversation_rows.trash(c, id, None))
 
     def empty_trash(self) -> None:
-        """Delete everything in the trash permanently, also from backups. The documents are deleted
-        at the next start."""
+        """Delete everything in the trash permanently, also from backups. The next start deletes the
+        documents."""
         self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
         self._require_writer().submit(self._back_up)
 

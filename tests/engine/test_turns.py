@@ -194,10 +194,15 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
             turn[chunk_positions(chunk)] = 2
         with keys_seen(not_later(turn), stay=turn == 1, of=before):
             return dense_logits(model, second.ids)
+    return one_by_one(model, second.ids, turn < 9)
+
+
+def one_by_one(model: Any, ids: NDArray[np.int32], read: NDArray[np.bool_]) -> mx.array:
+    """Logits after the last of the tokens that are `read`, bool (M,), fed one at a time."""
     cache = make_positioned_cache(model)
-    for position in np.flatnonzero(turn < 9):
+    for position in np.flatnonzero(read):
         set_next_position(cache, int(position))
-        logits = forward(model, cache, second.ids[position : position + 1])[0, -1]
+        logits = forward(model, cache, ids[position : position + 1])[0, -1]
         mx.eval(logits)
     return logits
 
@@ -247,12 +252,9 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     before = chunk_positions(15)[0]
     assert before - 4 * CHUNK < max(p for p in kept if p <= before), "a step has two chunks"
     assert chat.reader.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
-    cache, cached = make_positioned_cache(models[name]), chat.conversation.target.cached
+    cached = chat.conversation.target.cached
     assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
-    for position in np.flatnonzero(cached):
-        set_next_position(cache, int(position))
-        expected = forward(models[name], cache, second.ids[position : position + 1])[0, -1]
-        mx.eval(expected)
+    expected = one_by_one(models[name], second.ids, cached)
     assert difference(logits, expected) < TOLERANCE
 
 

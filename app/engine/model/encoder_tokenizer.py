@@ -30,8 +30,8 @@ _BORDERS = {
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of a part of a text: `ids` (n,), and their first and last characters `bounds` (n, 2)
-    in the whole text."""
+    """Tokens of a part of a text: their `ids` (n,), and where each starts and ends, `bounds`
+    (n, 2), in characters of the whole text."""
 
     ids: NDArray[np.int32]
     bounds: NDArray[np.int64]

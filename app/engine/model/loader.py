@@ -394,8 +394,8 @@ def _nan_error(path: Path) -> LoadError:
 
 
 def fingerprint(path: Path) -> str:
-    """A digest of a model's files: of weights by name, size and time, because hashing them is slow;
-    of other files by content."""
+    """A digest of a model's files. Weights are identified by name, size and time, because hashing
+    them is slow; other files by their content."""
     digest = hashlib.sha256()
     for file in sorted(path.iterdir()):
         if file.suffix == ".safetensors":

@@ -29,6 +29,7 @@ from app.engine.scorers.scorer import (
     Importance,
     ScoringContext,
     means_between,
+    rarity,
     show_above_middle,
     token_borders,
 )
@@ -220,10 +221,10 @@ def embedding_scores(
         best = np.maximum.reduceat(similar[place] * eligible, starts)
         best = _with_neighbours(best, adjacent)
         holders = int((np.maximum.reduceat((ids == word) * eligible, starts) > 0).sum())
-        rarity = np.log(1 + (len(starts) - holders + 0.5) / (holders + 0.5))
         spread = float(best.std())
         if spread > 0:
-            scores += _weight(int(word)) * rarity * (best - best.mean()) / spread
+            weight = _weight(int(word)) * rarity(holders, len(starts))
+            scores += weight * (best - best.mean()) / spread
     scores -= scores.min()
     for start, end, score in zip(starts, ends, scores, strict=True):
         importance[start:end] = score

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.built_in import trust
+from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Document
 from app.util.sentences import asks, questions_in
 
@@ -187,13 +188,13 @@ class FileIndex:
                 continue
             entries = slice(starts[term], starts[term + 1])
             on, count = numbers[entries], often[entries]
-            rarity = float(np.log(1 + (len(scores) - len(on) + 0.5) / (len(on) + 0.5)))
-            found[word] = rarity, on
-            scores[on] += weight * rarity * count * (K1 + 1) / (count + norm[on])
+            rare = float(rarity(len(on), len(scores)))
+            found[word] = rare, on
+            scores[on] += weight * rare * count * (K1 + 1) / (count + norm[on])
         return scores, found
 
     def _words_on(self, page: int, found: _Found) -> tuple[str, ...]:
-        on = [(rarity, word) for word, (rarity, numbers) in found.items() if page in numbers]
+        on = [(rare, word) for word, (rare, numbers) in found.items() if page in numbers]
         return tuple(word for _, word in sorted(on, reverse=True))
 
     def _meaning(

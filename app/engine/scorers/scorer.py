@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,12 @@ def buckets(importance: Importance) -> tuple[float, ...]:
     starts = np.arange(count) * len(importance) // count
     means = np.add.reduceat(importance, starts) / np.diff([*starts, len(importance)])
     return tuple((means / max(float(means.max()), 1e-12)).tolist())
+
+
+def rarity(holders: Any, total: int) -> Any:
+    """How much it says that a place has a word which `holders` of all `total` places have: inverse
+    document frequency, as in BM25. Elementwise for arrays."""
+    return np.log(1 + (total - holders + 0.5) / (holders + 0.5))
 
 
 def means_between(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import TextEncoder
+from app.engine.scorers.scorer import rarity
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.util.sentences import Unit, asks, units
 
@@ -222,8 +223,9 @@ class _Places:
     """Where the words of an answer stand in a text."""
 
     def __init__(self, text: ReadText, number: dict[str, int]) -> None:
-        self.text, self.spans = text, _spans(text.text)
-        words = [number.get(word, -1) for word in _folded(text.text)]
+        self.text = text
+        self.spans = [match.span() for match in _WORD.finditer(text.text)]
+        words = [number.get(text.text[start:end].casefold(), -1) for start, end in self.spans]
         self._words = np.array(words, np.int64)
         starts, ends = np.array(self.spans, np.int64).reshape(-1, 2).T
         before = np.append(ends[:1] * 0, ends[:-1]) if len(ends) else ends
@@ -247,16 +249,6 @@ class _Places:
             if count >= MIN_WORDS and count > length:
                 best, length = start, count
         return best, length
-
-
-@lru_cache(maxsize=16)
-def _spans(text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in _WORD.finditer(text)]
-
-
-@lru_cache(maxsize=16)
-def _folded(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
 
 
 # ---------------------------------------------------------------------------------- support
@@ -286,8 +278,7 @@ class _Passages:
                 self._holders.setdefault(stem, []).append(index)
 
     def rarity(self, stem: str) -> float:
-        held = len(self._holders.get(stem, ()))
-        return float(np.log(1 + (len(self.all) - held + 0.5) / (held + 0.5)))
+        return float(rarity(len(self._holders.get(stem, ())), len(self.all)))
 
     def states_something(self, sentence: str) -> bool:
         words = _WORD.findall(sentence)

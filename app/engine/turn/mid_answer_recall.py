@@ -21,8 +21,8 @@ from app.engine.model.token_stream import Match
 from app.engine.scorers.selection import chunk_bounds
 
 COINCIDENCE_BITS = 10.0
-"""A match must be this many bits rarer than one place in the prompt, so that it is no
-coincidence."""
+"""A match must carry this many bits more than it takes to name a place in the prompt. With fewer,
+it may be a coincidence."""
 LOOKAHEAD_TOKENS = 8
 """The chunks of this many tokens after a match are recalled."""
 REREAD_TOKENS = 32

@@ -37,8 +37,8 @@ class PromptReader:
     """Reads one turn's prompt into the conversation's caches.
 
     It counts tokens of the prompt: `reused_tokens` were cached before the turn and are used again,
-    `read_tokens` are cached now (these include the reused ones), and `recalled_tokens` were skipped
-    by earlier turns and read in this one."""
+    `read_tokens` are cached now (these include the reused ones), and `recalled_tokens` are those
+    that earlier turns skipped and this one read."""
 
     def __init__(
         self,

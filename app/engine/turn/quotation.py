@@ -19,6 +19,7 @@ from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
+from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Message
 from app.util.prose import keeps_lines
 from app.util.sentences import Unit, asks_for_overview, questions_in, units
@@ -64,7 +65,7 @@ MAX_PARAGRAPH = 600
 MAX_QUOTE = 1200
 """Quotes of this many characters are not extended."""
 MAX_CANDIDATE = 400
-"""Of a longer candidate only the sentence nearest to the question is shown, so that three of them
+"""Longer candidates are shortened to the sentence nearest to the question, so that three of them
 fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
@@ -345,8 +346,8 @@ def _shared_words(
     together[1:] |= alone[:-1] & follows
     together[:-1] |= alone[1:] & follows
     holders = alone.sum(axis=0)
-    rarity = np.log(1 + (len(found) - holders + 0.5) / (holders + 0.5))
-    return np.asarray((alone + 1.0 * together) @ rarity / (2 * rarity.sum() or 1.0))
+    weights = rarity(holders, len(found))
+    return np.asarray((alone + 1.0 * together) @ weights / (2 * weights.sum() or 1.0))
 
 
 def _long_words(text: str) -> set[str]:

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.chat.citations import Footnote, footnotes, summary
+from app.chat.citations import Footnote, summary
 from app.chat.conversation import Conversation, Turn
 from app.ui.filter_list import FilterList
 from app.ui.help import Section
@@ -48,16 +48,12 @@ class CitationsView(HangingLines):
         if self.display:
             self.refresh(layout=True)
 
-    @property
-    def notes(self) -> list[Footnote]:
-        documents = self._conversation.documents_by_message(self._turn)
-        return footnotes(self._turn.citations, documents)
-
     def on_click(self, event: Click) -> None:
         event.stop()
+        notes = self._conversation.footnotes(self._turn)
         offset = event.get_content_offset(self)
         row = 0 if offset is None else offset.y
-        for note, line in zip(self.notes, self.lines(self.content_size.width)[1:], strict=False):
+        for note, line in zip(notes, self.lines(self.content_size.width)[1:], strict=False):
             height = line.plain.count("\n") + 1
             if 1 <= row <= height:
                 self.post_message(self.Chosen(self._turn, note))
@@ -71,7 +67,10 @@ class CitationsView(HangingLines):
         line = Content.styled(f"{mark} {summary(self._turn.citations)}", "$ink-dim")
         if not self._open:
             return [line]
-        return [line, *(_note_lines(note, width) for note in self.notes)]
+        return [
+            line,
+            *(_note_lines(note, width) for note in self._conversation.footnotes(self._turn)),
+        ]
 
 
 def _note_lines(note: Footnote, width: int) -> Content:

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat import wording
-from app.chat.citations import Footnote, footnotes, marked, with_footnotes
+from app.chat.citations import Footnote, marked, with_footnotes
 from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
 from app.protocol.stats import FinishReason
@@ -166,8 +166,7 @@ class AnswerView(MessageView):
 
     @property
     def citations(self) -> list[Footnote]:
-        documents = self._conversation.documents_by_message(self.turn)
-        return footnotes(self.turn.citations, documents)
+        return self._conversation.footnotes(self.turn)
 
     @property
     def _marked(self) -> str:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+
 from app.protocol.citations import Citation, CitationKind, Citations
+from app.ui.app import SpecchatApp
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import app_with, paste, screen_text, until, until_gone, until_shown
@@ -21,13 +27,22 @@ CITED = Citations(
 )
 
 
-async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
-    app = app_with(engine := FakeEngine(Story(answer=ANSWER, citations=CITED)))
+@asynccontextmanager
+async def answered(answer: str, citations: Citations) -> AsyncIterator[Pilot[None]]:
+    """The app after a question about LONG."""
+    app = app_with(engine := FakeEngine(Story(answer=answer, citations=citations)))
     engine.start_thread(lambda event: 0.0)
     async with app.run_test(size=(100, 40)) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, LONG)
         await pilot.press(*"why", "enter")
+        yield pilot
+
+
+async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
+    async with answered(ANSWER, CITED) as pilot:
+        app = pilot.app
+        assert isinstance(app, SpecchatApp)
         await until_shown(pilot, "The fox jumps.¹ Nothing else moves.", "That is all.²")
         await until_shown(pilot, "▸ 2 citations · 1 sentence without a passage")
         await pilot.click("CitationsView")
@@ -46,12 +61,7 @@ async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
 
 
 async def test_a_list_of_citations_leads_to_a_passage() -> None:
-    app = app_with(engine := FakeEngine(Story(answer=ANSWER, citations=CITED)))
-    engine.start_thread(lambda event: 0.0)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until_shown(pilot, "ready")
-        await paste(pilot, LONG)
-        await pilot.press(*"why", "enter")
+    async with answered(ANSWER, CITED) as pilot:
         await until_shown(pilot, "▸ 2 citations")
         await pilot.press("tab", "ctrl+x")
         await until_shown(pilot, "⏎ show the passage", "[2] paste-1.txt, line 1:")
@@ -64,12 +74,7 @@ async def test_a_list_of_citations_leads_to_a_passage() -> None:
 
 
 async def test_an_answer_without_citations_says_so() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes.", citations=Citations())))
-    engine.start_thread(lambda event: 0.0)
-    async with app.run_test(size=(100, 40)) as pilot:
-        await until_shown(pilot, "ready")
-        await paste(pilot, LONG)
-        await pilot.press(*"why", "enter")
+    async with answered("Yes.", Citations()) as pilot:
         await until_shown(pilot, "Yes.")
         assert "passage" not in screen_text(pilot)
         await pilot.press("tab", "ctrl+x")
