@@ -117,18 +117,22 @@ _PICKLES = frozenset(
 def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
     """The files to download, sorted by name: JSON, safetensors, tokenizer and templates.
 
-    `entries` is the hub's list of all files. Raises ModelError if the model contains code or
-    pickles or is not a complete text model, or if the list is inconsistent.
+    `entries` is the hub's list of all files. Pickles beside the weights are left out. Raises
+    ModelError if the model contains code or is not a complete text model, or if the list is
+    inconsistent.
     """
     if len(entries) > MAX_FILES:
         raise too_many_files(repository)
     files: dict[str, ModelFile] = {}
     folded: set[str] = set()
+    pickled = ""
     for entry in entries:
         path, is_file = _check_entry(repository, entry)
         if not is_file:
             continue
         _refuse_code(repository, path)
+        if PurePosixPath(path).suffix.lower() in _PICKLES:
+            pickled = path
         if not _DOWNLOADED.fullmatch(path):
             continue
         if path.casefold() in folded:
@@ -139,6 +143,11 @@ def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, .
         if name not in files:
             raise _unusable(repository, name)
     if not any(name.endswith(".safetensors") for name in files):
+        if pickled:
+            raise ModelError(
+                f"{repository} has its weights only as pickles, which may contain code",
+                "choose a copy of the model with safetensors, such as one of mlx-community",
+            )
         raise _unusable(repository, "weights in model*.safetensors files")
     return tuple(files[name] for name in sorted(files))
 
@@ -162,16 +171,10 @@ def _check_entry(repository: str, entry: Any) -> tuple[str, bool]:
 
 
 def _refuse_code(repository: str, path: str) -> None:
-    suffix = PurePosixPath(path).suffix.lower()
-    if suffix in _CODE:
+    if PurePosixPath(path).suffix.lower() in _CODE:
         raise ModelError(
             f"{repository} contains code ({path!r}), and specchat never runs code from a model",
             "choose a model that mlx-lm supports without it, such as one of mlx-community",
-        )
-    if suffix in _PICKLES:
-        raise ModelError(
-            f"{repository} contains the pickle {path!r}, which may contain code",
-            "choose a copy of the model with safetensors only, such as one of mlx-community",
         )
 
 

@@ -37,8 +37,6 @@ def without(path: str) -> Callable[[dict[str, bytes]], Any]:
 REFUSED_FILES = {
     "code": (with_file("modeling_tiny.py"), "contains code"),
     "code in a folder": (with_file("custom/Layers.PY"), "contains code"),
-    "a pickle": (with_file("pytorch_model.bin"), "pickle"),
-    "a pickle in a folder": (with_file("original/consolidated.00.pth"), "pickle"),
     "model_file": (
         with_file("config.json", b'{"model_type": "qwen3", "model_file": "x.py"}'),
         "model_file",
@@ -70,6 +68,21 @@ def test_a_model_is_refused_before_its_weights_are_fetched(logged_in: Puller, na
     assert logged_in.cache.snapshot_folder(NAME) is None
     assert not logged_in.cache.download_folder(NAME).joinpath("manifest.json").exists()
     check(logged_in)
+
+
+@pytest.mark.parametrize("path", ["pytorch_model.bin", "original/consolidated.00.pth"])
+def test_a_pickle_beside_the_weights_is_left_out(logged_in: Puller, path: str) -> None:
+    logged_in.hub.add(NAME, pulls.tiny_model() | {path: b"x"})
+    logged_in.pull(NAME)
+    folder = logged_in.cache.snapshot_folder(NAME)
+    assert folder is not None
+    assert not (folder / path).exists()
+
+
+def test_weights_that_are_only_pickles_are_refused(logged_in: Puller) -> None:
+    files = {name: data for name, data in pulls.tiny_model().items() if "safetensors" not in name}
+    logged_in.hub.add(NAME, files | {"pytorch_model.bin": b"x"})
+    assert "only as pickles" in refused(logged_in)
 
 
 def test_weights_that_are_none_are_never_published(logged_in: Puller) -> None:
