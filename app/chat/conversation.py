@@ -331,8 +331,8 @@ class Conversation:
         )
 
     def with_versions(self, question: Question, edit_of: Turn | None = None) -> Question:
-        """The question, with each document marked that is a newer version of a file that was
-        attached to an earlier one."""
+        """The question, with each document marked whose file was attached to an earlier one, too:
+        it replaces that version, or repeats it."""
         before, known = _original_turn(edit_of), dict[tuple[str, str], Document]()
         for turn in takewhile(lambda each: each is not before, self.turns):
             for each in turn.question.documents if turn.in_context else ():
@@ -343,8 +343,9 @@ class Conversation:
             if document.origin is None:
                 return document
             old = known.get((document.origin.path, document.name))
-            changed = old is not None and old.text != document.text
-            return replace(document, replaces=old if changed else None)
+            same = old is not None and old.text == document.text
+            pinned = old.pinned if old is not None and same else document.pinned
+            return replace(document, replaces=old, pinned=document.pinned or pinned)
 
         return replace(question, documents=tuple(map(version, question.documents)))
 

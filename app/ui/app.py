@@ -142,6 +142,7 @@ class SpecchatApp(App[None]):
         library: Callable[[], Library] | None = None,
         server: LocalServer | None = None,
         machines: Machines | None = None,
+        watches: bool = False,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
         `startup_message` is shown first. The files and folders `attached` go to a new conversation.
@@ -149,7 +150,8 @@ class SpecchatApp(App[None]):
         no parent process would restore the terminal. With `restart_status` it has a parent that
         starts it again after that exit status. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
-        starts it. `machines` are those that a target may be spread over."""
+        starts it. `machines` are those that a target may be spread over. `watches`: see
+        ChatScreen."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -173,6 +175,7 @@ class SpecchatApp(App[None]):
             attached=attached,
             server=server,
             shows_welcome=show_welcome and settings_file.is_new,
+            watches=watches,
         )
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(

@@ -20,7 +20,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.ingest.records import SkipReason
+from app.ingest.records import Changes, SkipReason
 from app.ui.attach.attachment import Attachment, FileJob, next_paste_number, paste_attachment
 from app.ui.text import HangingLines, hanging_indent
 from app.util import formatting
@@ -35,6 +35,7 @@ CHIP_CELLS = 62
 """Minimum width of a chip. In twice that width, two chips are shown side by side."""
 MIN_NAME_CELLS = 8
 CROSS = " ✕ "
+READ_AGAIN = ", ⏎ reads it again"
 
 
 class SkippedScreen(ModalScreen[None]):
@@ -81,6 +82,8 @@ def lines(attached: Attachment) -> list[Content]:
 
 
 Item = Attachment | FileJob
+Shown = Item | Changes
+"""What a chip shows. The changes are those of files that were sent with an earlier question."""
 
 
 def is_long(text: str) -> bool:
@@ -93,8 +96,12 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space,enter", "skipped", "Skipped", id="chip.skipped",
+            "space", "skipped", "Skipped", id="chip.skipped",
             tooltip="List skipped files and warnings (select it with Shift+Tab)",
+        ),
+        Binding(
+            "enter", "read_again", "Read again", id="chip.read_again",
+            tooltip="Read a file or folder that has changed again (or click it)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
@@ -104,24 +111,45 @@ class Chip(Widget, can_focus=True):
 
     @dataclass
     class Removed(Message):
-        item: Item
+        item: Shown
+
+    @dataclass
+    class ReadAgain(Message):
+        """Read what has changed again."""
+
+        item: Attachment | Changes
 
     @dataclass
     class ShowSkipped(Message):
         item: Attachment
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Shown) -> None:
         super().__init__()
         self.item = item
         self._cross = 0
 
+    @property
+    def changes(self) -> Changes | None:
+        """What has changed since it was read, if anything."""
+        if isinstance(self.item, Attachment):
+            return self.item.changes
+        return self.item if isinstance(self.item, Changes) else None
+
     def render(self) -> Content:
         """If it is narrow, the name is shortened first, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
-        facts = f" · {item.facts}"
-        remarks = [item.skipped_text, item.doubt_text] if isinstance(item, Attachment) else []
-        tail = Content.assemble((facts, "$accent"), *(f" · {each}" for each in remarks if each))
-        mark = "▣ " if isinstance(item, Attachment) else "◌ "
+        mark, facts, remarks = "◌ ", "", list[str]()
+        if isinstance(item, Attachment):
+            mark, facts, remarks = "▣ ", item.facts, [item.skipped_text, item.doubt_text]
+        elif isinstance(item, FileJob):
+            facts = item.facts
+        else:
+            mark = "↻ "
+        tail = Content.assemble(
+            (f" · {self.changes.text}{READ_AGAIN}" if self.changes else "", "bold $accent"),
+            (f" · {facts}" if facts else "", "$accent"),
+            *(f" · {each}" for each in remarks if each),
+        )
         available = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
         name = Content(sanitize_line(item.name)).truncate(available, ellipsis=True)
         line = Content.assemble((mark, "$accent"), name.stylize("$accent"), tail)
@@ -129,7 +157,7 @@ class Chip(Widget, can_focus=True):
         self._cross = line.cell_length
         return Content.assemble(line, (CROSS, "$ink-dim"))
 
-    def show(self, item: Item) -> None:
+    def show(self, item: Shown) -> None:
         self.item = item
         self.refresh()
 
@@ -141,7 +169,14 @@ class Chip(Widget, can_focus=True):
         if offset.x >= self._cross:
             self.action_remove()
         else:
+            self.action_read_again()
+
+    def action_read_again(self) -> None:
+        """If nothing has changed, list what was skipped instead."""
+        if isinstance(self.item, FileJob) or self.changes is None:
             self.action_skipped()
+        else:
+            self.post_message(self.ReadAgain(self.item))
 
     def action_remove(self) -> None:
         self.post_message(self.Removed(self.item))
@@ -161,6 +196,8 @@ class Chips(VerticalScroll, can_focus=False):
     def __init__(self) -> None:
         super().__init__()
         self.items: tuple[Item, ...] = ()
+        self.offers: tuple[Changes, ...] = ()
+        """Changes of files that were sent with earlier questions."""
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
@@ -189,9 +226,21 @@ class Chips(VerticalScroll, can_focus=False):
 
     def show(self, items: Iterable[Item]) -> None:
         self.items = tuple(items)
-        self.display = bool(self.items)
-        self.refresh(recompose=True)
+        self._show_all()
         self.post_message(self.Changed())
+
+    def offer(self, offers: Iterable[Changes]) -> None:
+        """Offer to read these files and folders again."""
+        before, self.offers = self.offers, tuple(offers)
+        if [each.path for each in before] != [each.path for each in self.offers]:
+            self._show_all()
+            return
+        for chip, offer in zip(self.query(Chip), self.offers, strict=False):
+            chip.show(offer)
+
+    def _show_all(self) -> None:
+        self.display = bool(self.items or self.offers)
+        self.refresh(recompose=True)
 
     def tick(self) -> None:
         """Update the chips of files that are being read."""
@@ -200,7 +249,7 @@ class Chips(VerticalScroll, can_focus=False):
                 chip.refresh()
 
     def compose(self) -> ComposeResult:
-        yield from map(Chip, self.items)
+        yield from map(Chip, (*self.offers, *self.items))
 
     def on_resize(self, event: Resize) -> None:
         self.styles.grid_size_columns = max(1, min(2, event.size.width // CHIP_CELLS))

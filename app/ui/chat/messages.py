@@ -113,6 +113,8 @@ class MessagesScreen(AskingScreen):
     @on(DescendantBlur)
     def _focus_moved(self) -> None:
         self.show_state()
+        if self.focused is self.composer.box and not self.repository.opening:
+            self.attachments.check()
 
     @on(MessageView.KeyForComposer)
     def _type_in_composer(self, event: MessageView.KeyForComposer) -> None:
