@@ -19,7 +19,7 @@ from app.protocol.citations import Citations
 from app.protocol.commands import Ask
 from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
-from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
+from app.protocol.prompt import Document, FileChoice, Message, Origin, RetrievedPart, Role
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.store.records import Overrides
@@ -307,8 +307,19 @@ class Conversation:
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """The documents of each message of a turn's prompt, as the model gets them."""
-        return [_documents(message.in_prompt) for message in self._placed(turn)]
+        """The documents of each message of a turn's prompt, as the model gets them. Parts that were
+        retrieved have the origin of their file, if no other file has its name."""
+        placed = self._placed(turn)
+        origins: dict[str, set[Origin | None]] = {}
+        for each in (each.document for message in placed for each in message.documents):
+            origins.setdefault(each.name, set()).add(each.origin)
+
+        def with_origin(document: Document) -> Document:
+            found = origins.get(document.name, set())
+            only = next(iter(found)) if len(found) == 1 else None
+            return replace(document, origin=document.origin or only)
+
+        return [tuple(map(with_origin, _documents(message.in_prompt))) for message in placed]
 
     def attached_documents(self, turn: Turn) -> Iterator[Document]:
         """What was attached to the questions of a turn's prompt, in the newest versions."""

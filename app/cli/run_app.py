@@ -87,6 +87,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
+    from app.ui.originals import SystemOpener
     from app.ui.terminal import capture_stderr, system_clipboard
 
     gc.freeze()
@@ -116,6 +117,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
             server=InnerServer(engine, lambda: settings.settings),
             machines=None if models.hosts is None else HostsLook(models.hosts),
             watches=chosen.watch,
+            opener=SystemOpener(),
         )
         app.run()
     return app.return_code or 0
