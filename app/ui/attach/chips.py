@@ -35,7 +35,6 @@ CHIP_CELLS = 62
 """Minimum width of a chip. In twice that width, two chips are shown side by side."""
 MIN_NAME_CELLS = 8
 CROSS = " ✕ "
-READ_AGAIN = ", ⏎ reads it again"
 
 
 class SkippedScreen(ModalScreen[None]):
@@ -146,7 +145,7 @@ class Chip(Widget, can_focus=True):
         else:
             mark = "↻ "
         tail = Content.assemble(
-            (f" · {self.changes.text}{READ_AGAIN}" if self.changes else "", "bold $accent"),
+            (f" · {_said(self.changes)}" if self.changes else "", "bold $accent"),
             (f" · {facts}" if facts else "", "$accent"),
             *(f" · {each}" for each in remarks if each),
         )
@@ -184,6 +183,11 @@ class Chip(Widget, can_focus=True):
     def action_skipped(self) -> None:
         if isinstance(self.item, Attachment):
             self.post_message(self.ShowSkipped(self.item))
+
+
+def _said(changes: Changes) -> str:
+    is_gone = changes.gone and not changes.name.endswith("/")
+    return changes.text if is_gone else f"{changes.text}, ⏎ reads it again"
 
 
 class Chips(VerticalScroll, can_focus=False):

@@ -105,7 +105,7 @@ class MessagesScreen(AskingScreen):
         targets = [*chips, self.composer.box]
         index = targets.index(self.focused) if self.focused in targets else 0
         if chips and index > 0:
-            targets[index - 1].focus()
+            self.set_focus(targets[index - 1])  # at once, for keys typed ahead
         else:
             self.action_messages()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from app.models.embedded import draft_path, target_path
+from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import DELETED
 from app.ui.attach.chips import Chip
@@ -211,3 +213,24 @@ async def test_a_new_file_that_cannot_be_read_is_said_once(tmp_path: Path) -> No
         await until_shown(pilot, "Nothing that can be read has changed in 'src/'")
         await checks(pilot, chat(pilot).attachments.check)
         assert not chat(pilot).composer.chips.offers
+
+
+async def test_the_context_meter_counts_one_version_only(tmp_path: Path) -> None:
+    path = written(tmp_path / "contract.txt", OLD * 400)
+    engine = FakeEngine()
+    load = Load(str(target_path()), str(draft_path()))
+    async with SpecchatApp(engine, load).run_test(size=(110, 30)) as pilot:
+        await until_shown(pilot, "ready")
+        await attached(pilot, path)
+        await ask(pilot, engine)
+        before = chat(pilot).cost_estimate.meter().used
+        written(path, NEW * 400)
+        await checked(pilot)
+        await until_shown(pilot, "↻ contract.txt")
+        chat(pilot).composer.chips.query(Chip)[0].focus()
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ contract.txt", " tok · 400 lines")
+        meter = chat(pilot).cost_estimate.meter()
+        assert before > 2_300
+        assert meter.used < before - 2_000
+        assert meter.new > 2_300
