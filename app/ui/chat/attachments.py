@@ -402,4 +402,5 @@ def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:
 
 
 def _restore_typed(chat: OpenChat, job: FileJob) -> None:
-    chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())
+    if job.typed:
+        chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())

@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.events import DescendantBlur, DescendantFocus
 
 from app.chat.citations import Footnote, summary
-from app.chat.conversation import Turn, TurnPart, TurnState
+from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
@@ -387,7 +387,9 @@ class MessagesScreen(AskingScreen):
         turn = selected.turn if selected else (branch[-1] if branch else None)
         files = () if turn is None else files_for(chat.conversation, turn)
         attached = () if selected else documents_of(self.composer.chips.attached)
-        files = files_of((*files, *attached))
+        new = chat.conversation.with_versions(Question("", attached)).documents
+        outdated = {each.replaces for each in new}
+        files = files_of((*(each for each in files if each not in outdated), *attached))
         if self.repository.opening or not files:
             self.notice.show(OPENING if self.repository.opening else NO_FILES)
             return
