@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache
@@ -58,13 +58,11 @@ def _digest(path: str, size: int, modified: int) -> str:
 
 
 def find_changes(
-    documents: Iterable[Document],
-    new_files: ReadLimits | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    documents: Iterable[Document], new_files: ReadLimits | None = None
 ) -> list[Changes]:
     """What has changed of the files of these documents, for each single file and each folder; those
     without changes are left out. With the limits for `new_files`, folders are searched for files
-    that were added since they were read. Raises ReadCancelled."""
+    that were added since they were read."""
     known = [each for each in documents if each.origin is not None]
     folders = [each for each in known if each.name.endswith("/")]
     files: dict[int, list[Document]] = {id(each): [] for each in folders}
@@ -77,7 +75,7 @@ def find_changes(
             found.append(_changes(read_again_path(each), each.name, [each]))
     for folder in folders:
         assert folder.origin is not None
-        new = () if new_files is None else _new(folder, files[id(folder)], new_files, cancelled)
+        new = () if new_files is None else _new(folder, files[id(folder)], new_files)
         found.append(_changes(folder.origin.path, folder.name, files[id(folder)], new))
     return [each for each in found if each.changed or each.new or each.gone]
 
@@ -117,10 +115,7 @@ def _changes(
 
 
 def _new(
-    folder: Document,
-    documents: Sequence[Document],
-    limits: ReadLimits,
-    cancelled: Callable[[], bool] | None,
+    folder: Document, documents: Sequence[Document], limits: ReadLimits
 ) -> list[tuple[str, int]]:
     """Paths of files that were added to a folder since it was read, with the times at which they
     changed. Files that were skipped then are older."""
@@ -128,19 +123,15 @@ def _new(
     known = {each.origin.path for each in documents if each.origin is not None}
     return [
         (path, changed)
-        for path, changed in _walked(folder.origin.path, limits, cancelled)
+        for path, changed in _walked(folder.origin.path, limits)
         if path not in known and changed > folder.origin.modified - CLOCK_LAG
     ]
 
 
-def _walked(
-    top: str, limits: ReadLimits, cancelled: Callable[[], bool] | None
-) -> Iterator[tuple[str, int]]:
+def _walked(top: str, limits: ReadLimits) -> Iterator[tuple[str, int]]:
     """Files below a folder that may be read, as far as the limits allow, with the times at which
     they changed or were moved there, in nanoseconds."""
-    walk = Walk(
-        Path(top), limits, ReadBudget(limits.seconds, None, cancelled), lambda path, rejected: None
-    )
+    walk = Walk(Path(top), limits, ReadBudget(limits.seconds), lambda path, rejected: None)
     with suppress(Rejected, LimitReached):
         for found in walk.files():
             with suppress(OSError):
