@@ -60,9 +60,8 @@ def _digest(path: str, size: int, modified: int) -> str:
 def find_changes(
     documents: Iterable[Document], new_files: ReadLimits | None = None
 ) -> list[Changes]:
-    """What has changed of the files of these documents, for each single file and each folder; those
-    without changes are left out. With the limits for `new_files`, folders are searched for files
-    that were added since they were read."""
+    """The single files and the folders of these documents that have changed. With the limits for
+    `new_files`, folders are searched for files that were added since they were read."""
     known = [each for each in documents if each.origin is not None]
     folders = [each for each in known if each.name.endswith("/")]
     files: dict[int, list[Document]] = {id(each): [] for each in folders}

@@ -274,6 +274,18 @@ class Changes:
             return "changed" if self.changed else "gone"
         return ", ".join(f"{len(files):,} {word}" for files, word in counts if files)
 
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence for each file."""
+        found = []
+        for files, what in (
+            (self.changed, "has changed"),
+            (self.new, "is new"),
+            (self.gone, "is gone"),
+        ):
+            found += [f"{path.removeprefix(self.path + '/')} {what}." for path in files]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:

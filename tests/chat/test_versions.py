@@ -25,10 +25,10 @@ from tests.chat.test_stored_conversation import play
 from tests.fakes import Story
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
-PATH = "/home/someone/contract.txt"
+PATH = "/files/someone/contract.txt"
 OLD, NEW, NEWEST = "The notice is 30 days.", "The notice is 60 days.", "The notice is 90 days."
 LETTER = Document(
-    "letter.txt", "Dear tenant", origin=Origin("/home/someone/letter.txt", 11, 5, "b")
+    "letter.txt", "Dear tenant", origin=Origin("/files/someone/letter.txt", 11, 5, "b")
 )
 
 

@@ -114,12 +114,12 @@ def test_pastes_have_no_changes() -> None:
 
 
 def test_a_part_of_a_file_is_read_again_as_a_part() -> None:
-    origin = Origin("/home/a#b/report.pdf", 1, 1, "digest")
+    origin = Origin("/files/a#b/report.pdf", 1, 1, "digest")
     part = Document("report.pdf#5-10", "text", origin=origin)
-    assert read_again_path(part) == "/home/a#b/report.pdf#5-10"
+    assert read_again_path(part) == "/files/a#b/report.pdf#5-10"
     assert read_again_path(Document("report.pdf", "text", origin=origin)) == origin.path
-    named = Document("notes#1.txt", "text", origin=Origin("/home/notes#1.txt"))
-    assert read_again_path(named) == "/home/notes#1.txt"
+    named = Document("notes#1.txt", "text", origin=Origin("/files/notes#1.txt"))
+    assert read_again_path(named) == "/files/notes#1.txt"
 
 
 def test_a_path_that_is_not_unicode_is_not_remembered(tmp_path: Path) -> None:

@@ -38,19 +38,19 @@ CROSS = " ✕ "
 
 
 class SkippedScreen(ModalScreen[None]):
-    """A list of skipped and doubtful files. All its keys close it."""
+    """A list of changed, skipped and doubtful files. All its keys close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
     ]  # fmt: skip
 
-    def __init__(self, attached: Attachment) -> None:
+    def __init__(self, item: Attachment | Changes) -> None:
         super().__init__()
-        self._attached = attached
+        self._item = item
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield SkippedList(lines(self._attached))
+            yield SkippedList(lines(self._item))
             yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
@@ -65,16 +65,23 @@ class SkippedList(HangingLines):
         return [self._heading, *(hanging_indent(DOT, each, width) for each in self._sentences)]
 
 
-def lines(attached: Attachment) -> list[Content]:
+def lines(item: Attachment | Changes) -> list[Content]:
     """A heading, then one sentence each, with the expected reasons last."""
-    read = formatting.plural(len(attached.texts), "file")
-    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
-    skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    doubtful = [each.sentence for each in attached.doubtful]
-    found = [Content.styled(heading, "bold $accent")]
-    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], doubtful):
+    if isinstance(item, Changes):
+        facts, groups = item.text, [item.sentences]
+    else:
+        read = formatting.plural(len(item.texts), "file")
+        facts = f"{read} read, {item.skipped_text or '0 skipped'}"
+        skipped = sorted(item.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+        groups = [
+            item.changes.sentences if item.changes else [],
+            [each.sentence for each in skipped],
+            [each.sentence for each in item.doubtful],
+        ]
+    found = [Content.styled(f"{sanitize_line(item.name)}  {facts}", "bold $accent")]
+    for sentences in groups:
         found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
-    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(doubtful) - MAX_LISTED)
+    more = sum(max(0, len(each) - MAX_LISTED) for each in groups)
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found
@@ -96,7 +103,7 @@ class Chip(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "space", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List skipped files and warnings (select it with Shift+Tab)",
+            tooltip="List changed and skipped files, and warnings (select it with Shift+Tab)",
         ),
         Binding(
             "enter", "read_again", "Read again", id="chip.read_again",
@@ -120,7 +127,7 @@ class Chip(Widget, can_focus=True):
 
     @dataclass
     class ShowSkipped(Message):
-        item: Attachment
+        item: Attachment | Changes
 
     def __init__(self, item: Shown) -> None:
         super().__init__()
@@ -181,7 +188,7 @@ class Chip(Widget, can_focus=True):
         self.post_message(self.Removed(self.item))
 
     def action_skipped(self) -> None:
-        if isinstance(self.item, Attachment):
+        if not isinstance(self.item, FileJob):
             self.post_message(self.ShowSkipped(self.item))
 
 

@@ -182,7 +182,11 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         written(tmp_path / "src" / "d.txt", "d.txt is new\n")
         await checks(pilot, chat(pilot).attachments.check)
         await until_shown(pilot, "↻ src/ · 1 changed, 1 new, 1 gone, ⏎ reads it again")
-        await pilot.press("tab", "shift+tab") if chat(pilot).focused is None else None
+        chat(pilot).composer.chips.query(Chip)[0].focus()
+        await pilot.press("space")
+        await until_shown(pilot, "src/  1 changed, 1 new, 1 gone")
+        await until_shown(pilot, "a.txt has changed.", "d.txt is new.", "b.txt is gone.")
+        await pilot.press("escape")
         chat(pilot).composer.chips.query(Chip)[0].focus()
         await pilot.press("enter")
         await until_shown(pilot, "▣ src/ · 3 files")
