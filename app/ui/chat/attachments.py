@@ -66,7 +66,9 @@ class AttachmentReader:
         """A question that was not sent, because it names a file that does not exist."""
         self._sample: tuple[Document, str] | None = None
         """The sample and its question, until the user attaches something."""
-        self._watches, self._checking, self._next_check = False, False, 0.0
+        self._watches, self._next_check = False, 0.0
+        self._checking: OpenChat | None = None
+        """The conversation whose files are being checked."""
         self._dismissed: set[Changes] = set()
         """Changes that the user does not want to be read."""
 
@@ -215,25 +217,30 @@ class AttachmentReader:
 
     def check(self, at_once: bool = False) -> None:
         """Find out on a thread which attached files have changed since they were read; the chips
-        say so. On a slow drive this is done less often, unless `at_once`."""
-        if at_once:
-            self._next_check = 0.0
-        if not self._checking and monotonic() >= self._next_check:
-            self._checking = True
-            start_task(self._composer, self._check)
+        say so. On a slow drive this is done less often, unless `at_once`. A drive that does not
+        answer holds up the checks of one conversation only."""
+        chat = self._open_chats.shown
+        if self._checking is not chat and (at_once or monotonic() >= self._next_check):
+            self._checking = chat
+            start_task(self._composer, lambda: self._check(chat))
 
-    async def _check(self) -> None:
-        chat, started = self._open_chats.shown, monotonic()
+    async def _check(self, chat: OpenChat) -> None:
+        started = monotonic()
         limits = self._settings_file.settings.limits() if self._watches else None
         attached = self._composer.chips.attached
         unsent = {path_and_name(each) for each in documents_of(attached)}
-        sent = [each for key, each in _sent(chat).items() if key not in unsent]
+        folders = tuple(f"{path.rstrip('/')}/" for path, name in unsent if name.endswith("/"))
+        sent = [
+            each
+            for key, each in _sent(chat).items()
+            if key not in unsent and not key[0].startswith(folders)
+        ]
 
         def find() -> tuple[list[Changes | None], list[Changes]]:
             from app.ingest.changes import find_changes  # slow to import
 
-            of_chips = [next(iter(find_changes(each.documents)), None) for each in attached]
-            return of_chips, find_changes(sent, limits)
+            of_chips = [find_changes(each.documents, limits) for each in attached]
+            return [next(iter(each), None) for each in of_chips], find_changes(sent, limits)
 
         try:
             if any(each.origin for each in (*documents_of(attached), *sent)):
@@ -241,10 +248,10 @@ class AttachmentReader:
             else:
                 of_chips, offers = [None] * len(attached), []
         finally:
-            self._checking = False
+            if self._checking is chat:
+                self._checking = None
             self._next_check = monotonic() + MIN_PAUSE * (monotonic() - started)
         if chat is not self._open_chats.shown:
-            self.check(at_once=True)
             return
         chips = self._composer.chips
         for each, found in zip(attached, of_chips, strict=True):

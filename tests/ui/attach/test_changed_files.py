@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
+from app.ingest import changes
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
@@ -16,6 +19,7 @@ from tests.fakes import FakeEngine
 from tests.ingest.helpers import written
 from tests.ui.attach.test_attachments import Held, attach
 from tests.ui.helpers import (
+    WAIT_SECONDS,
     app_with,
     ask,
     box_text,
@@ -217,6 +221,44 @@ async def test_a_new_file_that_cannot_be_read_is_said_once(tmp_path: Path) -> No
         await until_shown(pilot, "Nothing that can be read has changed in 'src/'")
         await checks(pilot, chat(pilot).attachments.check)
         assert not chat(pilot).composer.chips.offers
+
+
+async def test_files_of_a_folder_wait_while_its_new_version_is_unsent(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        written(tmp_path / "src" / name, f"{name} is old\n")
+    engine = FakeEngine()
+    async with started(engine, size=(110, 30)) as pilot:
+        await attached(pilot, tmp_path / "src")
+        await ask(pilot, engine)
+        written(tmp_path / "src" / "a.txt", "a.txt has changed\n")
+        await checked(pilot)
+        await pilot.press(*"/read-again", "enter")
+        await until_shown(pilot, "▣ src/ · 1 file")
+        written(tmp_path / "src" / "b.txt", "b.txt has changed, too\n")
+        await checked(pilot)
+        assert not chat(pilot).composer.chips.offers
+        await ask(pilot, engine, "And now?")
+        assert texts(engine)[0][1:] == ["a.txt has changed\n", "b.txt is old\n"]
+        await until_shown(pilot, "↻ src/ · 1 changed")
+
+
+async def test_a_drive_that_does_not_answer_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "contract.txt", OLD)
+    engine = FakeEngine()
+    async with started(engine, size=(110, 30)) as pilot:
+        await attached(pilot, path)
+        await ask(pilot, engine)
+        await until(pilot, lambda: not chat(pilot).attachments._checking)
+        answers = threading.Event()
+        monkeypatch.setattr(changes, "file_state", lambda origin: answers.wait(WAIT_SECONDS))
+        chat(pilot).attachments.check(at_once=True)
+        await ask(pilot, engine, "And now?")
+        await pilot.press("ctrl+n", "ctrl+n")  # the second one confirms
+        await until(pilot, lambda: not chat(pilot).open_chats.shown.conversation.turns)
+        await until(pilot, lambda: not chat(pilot).attachments._checking)
+        answers.set()
 
 
 async def test_the_context_meter_counts_one_version_only(tmp_path: Path) -> None:
