@@ -6,18 +6,20 @@ both use it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import takewhile
 
 from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
+from app.chat.versions import Placed, PlacedMessage, place_documents
 from app.errors import UserError
 from app.protocol.citations import Citations
 from app.protocol.commands import Ask
 from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
-from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
+from app.protocol.prompt import Document, FileChoice, Message, Origin, RetrievedPart, Role
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.store.records import Overrides
@@ -173,21 +175,15 @@ class Turn:
         return self.state in (TurnState.DONE, TurnState.STOPPED) and not self.replaced
 
     @property
-    def messages(self) -> tuple[Message, Message]:
-        """Question and answer. The answer may be empty, so that roles alternate, as most chat
-        templates require."""
-        answer = Message(
+    def answer(self) -> Message:
+        """The answer. It may be empty, so that roles alternate, as most chat templates require."""
+        return Message(
             Role.ASSISTANT, self.text, token_ids=self.generated_ids, thinking=self.thinking
         )
-        return self.asked, answer
 
     @property
-    def asked(self) -> Message:
-        """The question, with what was retrieved for it."""
-        if self.retrieved is None:
-            return self.question.message
-        parts = tuple(part.document for part in self.retrieved)
-        return replace(self.question.message, retrieved=parts)
+    def retrieved_documents(self) -> tuple[Document, ...] | None:
+        return None if self.retrieved is None else tuple(part.document for part in self.retrieved)
 
     def retry_question(self, mode: Mode, keep: float) -> Question:
         """The question for another answer. If it was predicted not to fit and is asked again
@@ -311,8 +307,58 @@ class Conversation:
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """The documents of each message of a turn's prompt, as the model gets them."""
-        return [holder.asked.in_prompt if holder else () for holder in self.question_turns(turn)]
+        """The documents of each message of a turn's prompt, as the model gets them. Parts that were
+        retrieved have the origin of their file, if no other file has its name."""
+        placed = self._placed(turn)
+        origins: dict[str, set[Origin | None]] = {}
+        for each in (each.document for message in placed for each in message.documents):
+            origins.setdefault(each.name, set()).add(each.origin)
+
+        def with_origin(document: Document) -> Document:
+            found = origins.get(document.name, set())
+            only = next(iter(found)) if len(found) == 1 else None
+            return replace(document, origin=document.origin or only)
+
+        return [tuple(map(with_origin, _documents(message.in_prompt))) for message in placed]
+
+    def attached_documents(self, turn: Turn) -> Iterator[Document]:
+        """What was attached to the questions of a turn's prompt, in the newest versions."""
+        return (each.document for message in self._placed(turn) for each in message.documents)
+
+    def holder(self, turn: Turn, message: int, number: int) -> tuple[Turn, int]:
+        """The turn that brought a document of the prompt of `turn`, and the number of the document
+        among those of that question, or among those that were retrieved for it."""
+        found = self._placed(turn)[message].in_prompt[number]
+        holder = self.question_turns(turn)[found.message]
+        assert holder is not None
+        return holder, found.number
+
+    def _placed(self, turn: Turn) -> list[PlacedMessage[Document]]:
+        return place_documents(
+            [
+                ((), None) if each is None else (each.question.documents, each.retrieved_documents)
+                for each in self.question_turns(turn)
+            ]
+        )
+
+    def with_versions(self, question: Question, edit_of: Turn | None = None) -> Question:
+        """The question, with each document marked whose file was attached to an earlier one, too:
+        it replaces that version, or repeats it."""
+        before, known = _original_turn(edit_of), dict[tuple[str, str], Document]()
+        for turn in takewhile(lambda each: each is not before, self.turns):
+            for each in turn.question.documents if turn.in_context else ():
+                if each.origin is not None:
+                    known[each.origin.path, each.name] = each
+
+        def version(document: Document) -> Document:
+            if document.origin is None:
+                return document
+            old = known.get((document.origin.path, document.name))
+            same = old is not None and old.text == document.text
+            pinned = old.pinned if old is not None and same else document.pinned
+            return replace(document, replaces=old, pinned=document.pinned or pinned)
+
+        return replace(question, documents=tuple(map(version, question.documents)))
 
     def footnotes(self, turn: Turn) -> list[Footnote]:
         """The footnotes of a turn's answer."""
@@ -320,15 +366,14 @@ class Conversation:
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Pin these characters in the prompt of `turn`. Returns its question."""
-        turns = self.question_turns(turn)
-        for (message, number), ranges in pins.items():
-            holder = turns[message]
-            if holder is not None and holder.retrieved is not None:
+        for place, ranges in pins.items():
+            holder, number = self.holder(turn, *place)
+            if holder.retrieved is not None:
                 parts = list(holder.retrieved)
                 pinned = replace(parts[number].document, pinned=ranges)
                 parts[number] = replace(parts[number], document=pinned)
                 holder.retrieved = tuple(parts)
-            elif holder is not None:
+            else:
                 documents = list(holder.question.documents)
                 documents[number] = replace(documents[number], pinned=ranges)
                 holder.question = replace(holder.question, documents=tuple(documents))
@@ -371,7 +416,7 @@ class Conversation:
                 "ask for more, or answer again with ^A",
             )
         ask = self._command(turn)
-        ask = replace(ask, messages=(*ask.messages, turn.messages[1]))
+        ask = replace(ask, messages=(*ask.messages, turn.answer))
         if turn.ended is FinishReason.REPEATED:
             ask = replace(ask, sampling=replace(ask.sampling, stop_repeats=False))
         if (statistics := turn.statistics) is not None:  # if it is not cached, read it as before
@@ -387,9 +432,10 @@ class Conversation:
         """The command that asks the question of `turn`, with the current system prompt."""
         turn.system, question = self.system_prompt, turn.question
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
-        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
+        *asked, last = self._asked(turn)
+        earlier = zip(asked, self.earlier_turns(turn), strict=True)
         return Ask(
-            (*system, *earlier, turn.asked),
+            (*system, *(each for ask, before in earlier for each in (ask, before.answer)), last),
             question.mode,
             question.keep,
             effective_sampling(self.overrides, self.sampling),
@@ -397,12 +443,25 @@ class Conversation:
             files=file_choice(self.overrides),
         )
 
+    def _asked(self, turn: Turn) -> Iterator[Message]:
+        """The questions of a turn's prompt, with their documents."""
+        for holder, placed in zip(self.question_turns(turn), self._placed(turn), strict=True):
+            if holder is not None:
+                retrieved = None if placed.retrieved is None else _documents(placed.retrieved)
+                message = holder.question.message
+                documents = _documents(placed.documents)
+                yield replace(message, documents=documents, retrieved=retrieved)
+
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)
 
     def pop_queued(self) -> Question | None:
         question, self.queued = self.queued, None
         return question
+
+
+def _documents(placed: Iterable[Placed[Document]]) -> tuple[Document, ...]:
+    return tuple(each.document for each in placed)
 
 
 def _original_turn(turn: Turn | None) -> Turn | None:

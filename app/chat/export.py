@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from app.chat import wording
 from app.chat.citations import Footnote, footnotes, with_footnotes
+from app.chat.versions import place_attachments
 from app.protocol.citations import Citations
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import Reading
@@ -32,6 +33,7 @@ from app.store.records import (
     State,
     StoreError,
     Tree,
+    without_origins,
 )
 from app.store.serialization import overrides_to_dict, stats_to_dict
 from app.store.store import Store
@@ -97,6 +99,7 @@ def footnotes_of(
         return None, []
     citations = answer.citations.renumbered({each.id: at for at, each in enumerate(branch)})
     cited = {(each.message, each.document) for each in citations.found}
+    up_to = branch[: branch.index(answer) + 1]
     documents = [
         [
             Document(each.name, store.text(each), line=each.line)
@@ -104,7 +107,7 @@ def footnotes_of(
             else Document(each.name, "")
             for number, each in enumerate(attachments)
         ]
-        for message, attachments in enumerate(_attachments_in_prompt(branch))
+        for message, attachments in enumerate(_attachments_in_prompt(up_to))
     ]
     return citations, footnotes(citations, documents)
 
@@ -112,11 +115,17 @@ def footnotes_of(
 def _attachments_in_prompt(
     branch: tuple[MessageRecord, ...],
 ) -> Iterator[tuple[AttachmentRecord, ...]]:
-    """The documents that the model gets with each message: what was retrieved for the answer after
-    it, or its own."""
+    """The documents that the model gets with each message for the last answer of `branch`: what was
+    retrieved for the answer after it, or its own. Questions that failed are not in the prompt."""
+    attached: list[tuple[tuple[AttachmentRecord, ...], tuple[AttachmentRecord, ...] | None]] = []
     for message, after in zip_longest(branch, branch[1:]):
-        retrieved = after.attachments if after and after.role is Role.ASSISTANT else ()
-        yield retrieved or message.attachments
+        answered = after is not None and after.role is Role.ASSISTANT
+        failed = not answered or (after.state is State.FAILED and after is not branch[-1])
+        retrieved = (after.attachments or None) if answered else None
+        is_asked = message.role is Role.USER and not failed
+        attached.append((message.attachments, retrieved) if is_asked else ((), None))
+    for placed in place_attachments(attached):
+        yield tuple(each.document for each in placed.in_prompt)
 
 
 def _documents_read(
@@ -296,7 +305,7 @@ def _tree_to_dict(tree: Tree) -> dict[str, Any]:
 def _message_to_dict(
     message: MessageRecord, read_map: ReadMap | None, numbers: dict[int, int]
 ) -> dict[str, Any]:
-    plain = asdict(message)
+    plain = asdict(without_origins(message))
     del plain["id"], plain["conversation"], plain["stats"]
     return plain | {
         "parent": None if message.parent is None else numbers[message.parent],

@@ -8,7 +8,8 @@ screen does that on a thread; applying an event never waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from functools import partial
@@ -246,6 +247,7 @@ class StoredConversation:
         """Commit a question and start its answer. As `edit_of` a turn, it starts another branch. A
         question that cannot be asked is not stored: raises QuestionError or StoreError."""
         question.check()
+        question = self.conversation.with_versions(question, edit_of)
         attachments = _attach(self._store, question.documents)
         self.check_documents()
         if self.id is None:
@@ -301,14 +303,13 @@ class StoredConversation:
         return [*ids, self._question_ids[turn.number]]
 
     def _pin(self, turn: Turn, pins: Pins) -> None:
-        asked = self.conversation.question_turns(turn)
         by_message: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
-        for (message, document), ranges in pins.items():
-            if (holder := asked[message]) is not None:
-                # What was retrieved for a question is attached to its answer.
-                retrieved = holder.retrieved is not None
-                id = holder.number if retrieved else self._question_ids[holder.number]
-                by_message.setdefault(id, {})[document] = ranges
+        for place, ranges in pins.items():
+            holder, number = self.conversation.holder(turn, *place)
+            # What was retrieved for a question is attached to its answer.
+            retrieved = holder.retrieved is not None
+            id = holder.number if retrieved else self._question_ids[holder.number]
+            by_message.setdefault(id, {})[number] = ranges
         for id, pinned in by_message.items():
             self._store.pin_passages(id, pinned)
         self.conversation.pin(turn, pins)
@@ -409,13 +410,16 @@ class StoredConversation:
     def _load(self, messages: tuple[records.MessageRecord, ...]) -> None:
         """System messages come first, as most templates require. An answer without a question is
         skipped, and a question without an answer (the program ended there) is a failed turn."""
+        versions: dict[tuple[str, str], Document] = {}
         system = [m for m in messages if m.role is Role.SYSTEM]
         self.conversation.system = "\n\n".join(message.text for message in system)
         for message, after in zip(messages, [*messages[1:], None], strict=False):
             if message.role is not Role.USER:
                 continue
             answer = after if after and after.role is Role.ASSISTANT else None
-            turn = self._turn(message, answer)
+            turn = self._turn(message, answer, versions)
+            for record, document in zip(message.attachments, turn.question.documents, strict=False):
+                versions[record.name, record.sha256] = document
             self._question_ids[turn.number] = message.id
             self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
@@ -423,13 +427,19 @@ class StoredConversation:
                 ids = {id: position for position, id in enumerate(self._message_ids(turn))}
                 turn.citations = answer.citations.renumbered(ids)
 
-    def _turn(self, message: records.MessageRecord, answer: records.MessageRecord | None) -> Turn:
-        """The same object as before, if there is one: it knows more."""
+    def _turn(
+        self,
+        message: records.MessageRecord,
+        answer: records.MessageRecord | None,
+        versions: Mapping[tuple[str, str], Document],
+    ) -> Turn:
+        """The same object as before, if there is one: it knows more. `versions` are documents of
+        earlier questions, by name and SHA-256."""
         known = self._turns.get(message.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
             known.replaced, known.retry_of, known.superseded = False, None, ()
             return known
-        question = Question(message.text, self._documents(message))
+        question = Question(message.text, self._documents(message, versions))
         if answer is not None:
             question = _as_requested(question, answer)
             self._stats[answer.id] = answer.stats
@@ -440,14 +450,18 @@ class StoredConversation:
         turn.failure = Failed(turn.number, Failure(FailureKind.NEVER_ANSWERED))
         return turn
 
-    def _documents(self, message: records.MessageRecord) -> tuple[Document, ...]:
+    def _documents(
+        self, message: records.MessageRecord, versions: Mapping[tuple[str, str], Document]
+    ) -> tuple[Document, ...]:
         documents = []
         for attachment in message.attachments:
             try:
                 text = self._store.text(attachment)
             except StoreError as error:  # the messages can be shown without it
                 self._missing_document, text = error, ""
-            documents.append(Document(attachment.name, text, attachment.pinned))
+            old = versions.get((attachment.name, attachment.replaces))
+            name, origin = attachment.name, attachment.origin
+            documents.append(Document(name, text, attachment.pinned, origin=origin, replaces=old))
         return tuple(documents)
 
     def _retrieved(self, answer: records.MessageRecord) -> tuple[RetrievedPart, ...] | None:
@@ -490,9 +504,18 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
             ) from None
     stored = store.attach_all(contents)
     return [
-        replace(attachment, pinned=document.pinned)
+        replace(
+            attachment,
+            pinned=document.pinned,
+            origin=document.origin,
+            replaces=_sha256(document.replaces.text) if document.replaces else "",
+        )
         for attachment, document in zip(stored, documents, strict=True)
     ]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _as_requested(question: Question, answer: records.MessageRecord) -> Question:

@@ -28,7 +28,7 @@ from app.ingest.reader import STDIN
 from app.paths import data_path, snapshots_path
 from app.settings.definitions import Settings
 from app.store import importing
-from app.store.records import ConversationRecord, DocumentHit, SearchHit
+from app.store.records import ConversationRecord, DocumentHit, SearchHit, without_origins
 from app.store.store import Store
 from app.util import formatting
 from app.util.regular_files import NotRegular, open_descriptor
@@ -140,7 +140,7 @@ def _line(conversation: ConversationRecord) -> str:
 def _show(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if options.json:
-        branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
+        branch = [dataclasses.asdict(without_origins(each)) for each in store.branch(found.id)]
         return _print_lines(_json(dataclasses.asdict(found) | {"messages": branch}))
     _write(store, found.id, "md")
 

@@ -35,23 +35,31 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_models(command, None)
     add_hosts(command, None)
     add_kv_bits(command, None)
+    command.add_argument(
+        "--watch",
+        action="store_true",
+        help="check attached files and folders for changes and new files every few seconds",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from app.cli.hosts import chosen_hosts
 
     hosts = chosen_hosts(args.hosts)
-    return run_app(StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths))
+    chosen = StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths, args.watch)
+    return run_app(chosen)
 
 
 class StartOptions(NamedTuple):
-    """Options of the command line: models, bits of the KV cache, machines, and paths to attach."""
+    """Options of the command line: models, bits of the KV cache, machines, paths to attach, and
+    whether to watch them."""
 
     target: str | None = None
     draft: str | None = None
     kv_bits: str | None = None
     hosts: Hosts | None = None
     paths: Sequence[str] = ()
+    watch: bool = False
 
 
 def run_app(chosen: StartOptions) -> int:
@@ -79,6 +87,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
+    from app.ui.originals import SystemOpener
     from app.ui.terminal import capture_stderr, system_clipboard
 
     gc.freeze()
@@ -107,6 +116,8 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
             library=_library,
             server=InnerServer(engine, lambda: settings.settings),
             machines=None if models.hosts is None else HostsLook(models.hosts),
+            watches=chosen.watch,
+            opener=SystemOpener(),
         )
         app.run()
     return app.return_code or 0

@@ -52,6 +52,11 @@ def printable(path: str) -> str:
     return _CONTROL.sub(lambda hit: hit[0].encode("unicode_escape").decode(), text)
 
 
+def is_unicode(path: str) -> bool:
+    """Whether a path consists of characters. Others have bytes that are not UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in path)
+
+
 def reading_order(name: str) -> tuple[bool, str]:
     """Sort key of a folder's entries: README files first, then by name."""
     return _README.fullmatch(name) is None, name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,7 @@ from typing import BinaryIO
 
 from app.ingest import rtf
 from app.ingest.documents import document_text, is_document
-from app.ingest.filenames import is_private_key, printable, reading_order
+from app.ingest.filenames import is_private_key, is_unicode, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.mail import Mail, read_mail
 from app.ingest.notebook import notebook_text
@@ -30,11 +32,11 @@ from app.ingest.records import (
     limit_reached,
     skipped,
 )
-from app.ingest.safe_open import HEAD, read_file, too_large
+from app.ingest.safe_open import HEAD, modification_time, read_file, too_large
 from app.ingest.text import Decoded, decode, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
 from app.ingest.web_page import is_page, page_text
-from app.protocol.prompt import Document
+from app.protocol.prompt import Document, Origin
 from app.util import formatting
 
 STDIN = "-"
@@ -95,7 +97,7 @@ def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudge
         budget.visit(printable(path))
         content = _read_file(path, None, limits, budget, limits.total_bytes, include_private=True)
         budget.add_file(content.size)
-        return content.alone(printable(Path(path).name))
+        return content.alone(printable(Path(path).name), content.origin(os.path.abspath(path)))
 
 
 def file_mode(path: str) -> int:
@@ -150,10 +152,17 @@ def _errors_about(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The text of a file of `size` bytes."""
+    """The text of a file of `size` bytes; see `Origin` for the rest."""
 
     decoded: Decoded
     size: int
+    modified: int = 0
+    sha256: str = ""
+
+    def origin(self, path: str) -> Origin | None:
+        """None for a path that is not valid Unicode, because it could not be stored."""
+        origin = Origin(path, self.size, self.modified, self.sha256)
+        return origin if is_unicode(path) else None
 
     def read_as(self, path: str) -> FileRead:
         decoded = self.decoded
@@ -162,9 +171,9 @@ class _Content:
     def missing_of(self, path: str) -> tuple[Skipped, ...]:
         return tuple(skipped(path, each) for each in self.decoded.missing)
 
-    def alone(self, name: str) -> ReadResult:
+    def alone(self, name: str, origin: Origin | None = None) -> ReadResult:
         """The result for a file that is an input itself."""
-        document = Document(name, self.decoded.text)
+        document = Document(name, self.decoded.text, origin=origin)
         return ReadResult(name, (document,), (self.read_as(name),), self.missing_of(name))
 
 
@@ -190,8 +199,10 @@ def _read_file(
             raise Rejected(SkipReason.PRIVATE, "is a private key")
         return max_bytes
 
+    modified = modification_time(name, parent)  # first: a change meanwhile must be noticed
     data = read_file(name, parent, size_limit, budget)
-    return _Content(_text_of(name, data, limits, budget), len(data))
+    text = _text_of(name, data, limits, budget)
+    return _Content(text, len(data), modified, hashlib.sha256(data).hexdigest())
 
 
 def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
@@ -260,6 +271,8 @@ def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudg
 class _FolderReader:
     def __init__(self, top: Path, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> None:
         self.name = printable(top.name or "root")
+        self.top = top
+        self.started = time.time_ns()
         self.texts: list[Document] = []
         self.files: list[FileRead] = []
         self.skipped: list[Skipped] = []
@@ -295,7 +308,8 @@ class _FolderReader:
             raise limit_reached(formatting.size(limits.total_bytes))
         self._bytes_left -= content.size
         path = f"{self.name}/{printable(found.path)}"
-        self.texts.append(Document(path, content.decoded.text))
+        origin = content.origin(str(self.top / found.path))
+        self.texts.append(Document(path, content.decoded.text, origin=origin))
         self.files.append(content.read_as(path))
         self.skipped += content.missing_of(path)
         self._budget.add_file(content.size)
@@ -320,7 +334,10 @@ def _overview(reader: _FolderReader, limits: ReadLimits) -> Document:
     if any(each.rest for each in reader.skipped):
         head += " It contains more files, which were skipped."
     drawn = folder_tree(reader.name, files, limits.tree_lines)
-    return Document(f"{reader.name}/", f"A folder; {head}\n\n{drawn}")
+    text = f"A folder; {head}\n\n{drawn}"
+    top_path = str(reader.top)
+    origin = Origin(top_path, modified=reader.started) if is_unicode(top_path) else None
+    return Document(f"{reader.name}/", text, origin=origin)
 
 
 def _no_files(path: str, reader: _FolderReader) -> IngestError:

@@ -254,6 +254,40 @@ class ReadResults:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """Files that are not as they were read, by their absolute paths. `path` is the file or folder
+    to read again, `name` that of its (first) document. `modified` is the time of the last change,
+    in nanoseconds."""
+
+    path: str
+    name: str
+    changed: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    modified: int = 0
+
+    @property
+    def text(self) -> str:
+        """`changed`, `gone`, or for a folder `3 changed, 1 new`."""
+        counts = ((self.changed, "changed"), (self.new, "new"), (self.gone, "gone"))
+        if not self.name.endswith("/"):
+            return "changed" if self.changed else "gone"
+        return ", ".join(f"{len(files):,} {word}" for files, word in counts if files)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence for each file."""
+        found = []
+        for files, what in (
+            (self.changed, "has changed"),
+            (self.new, "is new"),
+            (self.gone, "is gone"),
+        ):
+            found += [f"{path.removeprefix(self.path + '/')} {what}." for path in files]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class ReadProgress:
     """Progress of reading."""
 

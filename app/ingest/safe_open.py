@@ -41,6 +41,15 @@ def stat_entry(name: str, parent: int) -> os.stat_result:
         raise rejection_for(error) from None
 
 
+def modification_time(name: str, parent: int | None) -> int:
+    """When a path, or `name` in the open folder `parent`, was last modified, in nanoseconds. Raises
+    Rejected."""
+    try:
+        return max(0, os.stat(name, dir_fd=parent).st_mtime_ns)
+    except OSError as error:
+        raise rejection_for(error) from None
+
+
 def read_file(
     name: str, parent: int | None, size_limit: Callable[[bytes], int], budget: ReadBudget
 ) -> bytes:

@@ -13,14 +13,32 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The file that a document was read from, by its absolute path, and what tells whether it has
+    changed since: its size in bytes, the time of its last modification in nanoseconds, and the
+    SHA-256 of its content. The tree of a folder has the folder's path, and as `modified` the time
+    at which reading the folder began."""
+
+    path: str
+    size: int = 0
+    modified: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """An attachment's text, as the model gets it. `pinned` characters `(start, end)` are always
-    read. A part of a file has the file's name, and `line` is the number of its first line."""
+    read. A part of a file has the file's name, and `line` is the number of its first line.
+
+    `origin` is None for pastes, and where the file is unknown. A newer version of a file that was
+    attached earlier `replaces` that document: it takes its place in the prompt."""
 
     name: str
     text: str
     pinned: tuple[tuple[int, int], ...] = ()
     line: int = field(default=1, repr=False)
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    replaces: Document | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from app.store.records import (
     ReadMap,
     StoreError,
     Tree,
+    without_origins,
 )
 from app.store.serialization import (
     ERRORS,
@@ -92,7 +93,7 @@ def _tree(plain: dict[str, Any]) -> Tree:
 
 def _message(number: int, plain: dict[str, Any]) -> MessageRecord:
     own = {"id": number, "conversation": 0, "stats": plain["run"]}
-    return decode(MessageRecord, plain | own)
+    return without_origins(decode(MessageRecord, plain | own))
 
 
 def _read_map(plain: dict[str, Any]) -> ReadMap:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from app.protocol.citations import Citations
 from app.protocol.options import Mode
-from app.protocol.prompt import Role
+from app.protocol.prompt import Origin, Role
 from app.protocol.reasons import Failure
 from app.store.records import (
     AnswerStats,
@@ -24,10 +24,10 @@ from app.store.records import (
 )
 from app.store.serialization import (
     STATS_COLUMNS,
+    pack,
     pack_failure,
     pack_ids,
     pack_map,
-    pack_retrieval,
     pack_stats,
     pack_time,
     unpack,
@@ -147,12 +147,13 @@ def add_attachments(
     """Replace the attachments of a message."""
     connection.execute("DELETE FROM attachments WHERE message = ?", (message,))
     connection.executemany(
-        "INSERT INTO attachments (message, position, sha256, name, size, pinned, line, retrieval)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO attachments (message, position, sha256, name, size, pinned, line, retrieval,"
+        " origin, replaces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 *(message, index, a.sha256, a.name, a.size),
-                *(json.dumps(a.pinned), a.line, pack_retrieval(a.retrieval)),
+                *(json.dumps(a.pinned), a.line, pack(a.retrieval)),
+                *(pack(a.origin), a.replaces),
             )
             for index, a in enumerate(attachments)
         ],
@@ -293,14 +294,18 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
     rows = cursor.fetchall()
     attached: dict[int, list[AttachmentRecord]] = {row[0]: [] for row in rows}
     # Passed as one JSON value, because the number of parameters is limited.
-    for id, sha256, name, size, packed, line, retrieval in connection.execute(
-        "SELECT message, sha256, name, size, pinned, line, retrieval FROM attachments"
-        " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
+    for id, sha256, name, size, packed, line, retrieval, origin, replaces in connection.execute(
+        "SELECT message, sha256, name, size, pinned, line, retrieval, origin, replaces"
+        " FROM attachments WHERE message IN (SELECT value FROM json_each(?))"
+        " ORDER BY message, position",
         (json.dumps([*attached]),),
     ):
         pinned = unpack(tuple[tuple[int, int], ...], packed, ())
         why = unpack(RetrievalRecord, retrieval, None) if retrieval else None
-        attached[id].append(AttachmentRecord(sha256, name, size, pinned, line, why))
+        source = unpack(Origin, origin, None) if origin else None
+        attached[id].append(
+            AttachmentRecord(sha256, name, size, pinned, line, why, source, replaces)
+        )
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
     except (ValueError, TypeError, OverflowError) as error:

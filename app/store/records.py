@@ -6,14 +6,14 @@ Times are UTC. Ids increase and are never reused, so order does not depend on a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from app.errors import UserError
 from app.protocol.citations import Citations
 from app.protocol.options import EMBEDDED, Mode
-from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
+from app.protocol.prompt import Origin, RetrievalReason, Role, Span, SpanText
 from app.protocol.reasons import Failure, Reason
 from app.protocol.stats import Statistics
 
@@ -61,7 +61,8 @@ class RetrievalRecord:
 class AttachmentRecord:
     """A document of a question; or, for an answer, a file or part of a file (from `line` on) that
     was retrieved for it. `size` is the size of the original in bytes. `pinned` are the characters
-    `(start, end)` of the text that are always read."""
+    `(start, end)` of the text that are always read. `replaces` is the SHA-256 of the text of the
+    earlier version whose place in the prompt it takes, or empty."""
 
     sha256: str
     name: str
@@ -69,6 +70,8 @@ class AttachmentRecord:
     pinned: tuple[tuple[int, int], ...] = ()
     line: int = 1
     retrieval: RetrievalRecord | None = None
+    origin: Origin | None = None
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,13 @@ class MessageRecord:
     mode: Mode | None = None
     keep: float | None = None
     citations: Citations | None = None
+
+
+def without_origins(message: MessageRecord) -> MessageRecord:
+    """A message for an export, which must not show where files are on this machine, or from an
+    import, which must not name files for this one."""
+    attachments = tuple(replace(each, origin=None) for each in message.attachments)
+    return replace(message, attachments=attachments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ CREATE TABLE attachments (
   pinned TEXT NOT NULL DEFAULT '[]',
   line INTEGER NOT NULL DEFAULT 1,
   retrieval TEXT NOT NULL DEFAULT '',
+  origin TEXT NOT NULL DEFAULT '',
+  replaces TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (message, position)
 ) STRICT, WITHOUT ROWID;
 
@@ -126,9 +128,10 @@ END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
 """
-"""The columns `choices`, `attachments`, `citations` and `pinned` are JSON, and so are `failure`,
-`reasons`, `fallback` and `guard`, which have codes and data. An answer's attachments are the files
-or parts of files that were retrieved for it. `document_index.py` describes `document_words`."""
+"""The columns `choices`, `attachments`, `citations`, `origin` and `pinned` are JSON, and so are
+`failure`, `reasons`, `fallback` and `guard`, which have codes and data. An answer's attachments are
+the files or parts of files that were retrieved for it. `document_index.py` describes
+`document_words`."""
 
 
 class Condition(StrEnum):

@@ -17,7 +17,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from app.protocol.prompt import Span, SpanText
+from app.protocol.prompt import Origin, Span, SpanText
 from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
 from app.store.records import AnswerStats, Overrides, ReadMap, RetrievalRecord, StoreError
 
@@ -164,8 +164,9 @@ def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
     return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
 
 
-def pack_retrieval(retrieval: RetrievalRecord | None) -> str:
-    return "" if retrieval is None else json.dumps(asdict(retrieval))
+def pack(record: RetrievalRecord | Origin | None) -> str:
+    """A record for a JSON column; `unpack` reads it."""
+    return "" if record is None else json.dumps(asdict(record))
 
 
 def unpack(kind: type[T], packed: str, damaged: D) -> T | D:

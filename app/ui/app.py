@@ -36,8 +36,9 @@ from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
 from app.ui.chat.asking import TurnFinished
 from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
-from app.ui.framed_screen import FramedScreen, SmallScreen, fits
+from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
+from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
 from app.ui.settings.live import LiveSettings
 from app.ui.terminal import Clipboard, Window
 from app.ui.theme import ink_shades, our_themes
@@ -142,6 +143,8 @@ class SpecchatApp(App[None]):
         library: Callable[[], Library] | None = None,
         server: LocalServer | None = None,
         machines: Machines | None = None,
+        watches: bool = False,
+        opener: Opener | None = None,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
         `startup_message` is shown first. The files and folders `attached` go to a new conversation.
@@ -149,7 +152,8 @@ class SpecchatApp(App[None]):
         no parent process would restore the terminal. With `restart_status` it has a parent that
         starts it again after that exit status. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
-        starts it. `machines` are those that a target may be spread over."""
+        starts it. `machines` are those that a target may be spread over. `watches`: see
+        ChatScreen. `opener` opens the files that documents were read from."""
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
@@ -173,12 +177,14 @@ class SpecchatApp(App[None]):
             attached=attached,
             server=server,
             shows_welcome=show_welcome and settings_file.is_new,
+            watches=watches,
         )
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
         self._library, self._server, self._machines = library, server, machines
+        self._opener = opener
         if server is not None:
             server.report_answers(self._request_answered)
         self._models: ModelsController | None = None
@@ -352,9 +358,19 @@ class SpecchatApp(App[None]):
 
     @on(TaskFailed)
     def _show_failure(self, event: TaskFailed) -> None:
+        self._show(str(event))
+
+    def _show(self, sentence: str) -> None:
         screen = self.screen
-        show = screen.show_message if isinstance(screen, FramedScreen) else self.chat.notice.show
-        show(str(event))
+        show = screen.show_message if isinstance(screen, ShowsMessages) else self.chat.notice.show
+        show(sentence)
+
+    @on(OpenOriginal)
+    def _open_original(self, event: OpenOriginal) -> None:
+        async def task() -> None:
+            self._show(await open_original(self._opener, event))
+
+        start_task(self, task)
 
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:

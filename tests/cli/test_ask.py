@@ -434,6 +434,18 @@ def test_a_second_process_reuses_what_the_first_has_read(
     assert snapshots_path().stat().st_mode & 0o077 == 0, "nobody else reads what was read"
 
 
+def test_a_changed_file_takes_the_place_of_its_earlier_version(room: Path, ask: Ask) -> None:
+    path = room / "text.txt"
+    run(ask("--conversation", "new", "-f", str(path), "--full", "What does line 7 say?"))
+    path.write_text(path.read_text() + "One more line.\n")
+    run(ask("--conversation", "last", "-f", str(path), "--full", "And the last line?"))
+    _, first, _, second = branch()
+    assert first.stats is not None
+    assert second.stats is not None
+    assert second.stats.prompt_tokens < 1.5 * first.stats.prompt_tokens
+    assert second.stats.reused_tokens > first.stats.prompt_tokens // 2
+
+
 def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwise(
     home: Path, room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -341,8 +341,9 @@ def _batches(
 
 
 def _part(document: Document, start: int, end: int) -> Document:
+    """A part of a document, or all of it, without its origin, because events are printed."""
     if (start, end) == (0, len(document.text)):
-        return document
+        return replace(document, origin=None, replaces=None)
     line = document.line + document.text.count("\n", 0, start)
     pinned = tuple(
         (max(a, start) - start, min(b, end) - start)

@@ -7,15 +7,17 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 
 from app.ingest.limits import ReadLimits
-from app.ingest.records import FileRead, ReadProgress, Skipped, SkipReason
-from app.protocol.prompt import Document
+from app.ingest.records import Changes, FileRead, IngestError, ReadProgress, Skipped, SkipReason
+from app.protocol.prompt import Document, Origin
 from app.util import formatting
 
+DELETED = "This file was deleted."
+"""The new version of a file of a folder that is gone."""
 _PASTE = re.compile(r"paste-(\d+)\.txt")
 MAX_SKIPPED = 500
 """Maximum number of skipped files of a folder that are saved with a draft. With more, no facts are
@@ -37,6 +39,8 @@ class Attachment:
     """Tokens of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
     """Whether only a sample was counted."""
+    changes: Changes | None = field(default=None, compare=False)
+    """What has changed in its files since they were read."""
 
     @property
     def is_folder(self) -> bool:
@@ -193,6 +197,10 @@ class FileJob:
     path: str
     typed: str
     limits: ReadLimits = field(default_factory=ReadLimits)
+    previous: Attachment | Changes | None = None
+    """What is read again: an attachment that was not sent yet, or changed files of sent ones."""
+    known: Mapping[str, Document] = field(default_factory=dict)
+    """For a folder that is read again: what was sent, by path. Only what differs is attached."""
     progress: ReadProgress | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -220,14 +228,40 @@ class FileJob:
             cancelled=self.cancelled.is_set,
         )
         (intake,) = gathered.results
+        documents = _what_differs(intake.documents, self.known) if self.known else intake.documents
         return replace(
-            make_attachment(intake.documents),
+            make_attachment(documents),
             skipped=intake.skipped,
             doubtful=tuple(each for each in intake.files if each.doubtful),
         )
 
     def _on_progress(self, progress: ReadProgress) -> None:
         self.progress = progress
+
+
+def _what_differs(
+    documents: Sequence[Document], known: Mapping[str, Document]
+) -> tuple[Document, ...]:
+    """The tree of a folder, the documents whose files are not `known` with the same content, and a
+    note for each known file that is gone. Raises IngestError if there is nothing new."""
+    tree, *texts = documents
+    found = {each.origin.path: each.origin for each in texts if each.origin is not None}
+    before = {path: each.origin.sha256 for path, each in known.items() if each.origin is not None}
+    differing = [
+        each
+        for each in texts
+        if each.origin is not None and each.origin.sha256 != before.get(each.origin.path)
+    ]
+    gone = [
+        Document(known[path].name, DELETED, origin=Origin(path))
+        for path, sha256 in before.items()
+        if sha256 and path not in found and not os.path.lexists(path)
+    ]
+    if not differing and not gone:
+        raise IngestError(
+            f"Nothing that can be read has changed in '{tree.name}'", "save the file first"
+        )
+    return (tree, *differing, *gone)
 
 
 ReadFile = Callable[[FileJob], Attachment]

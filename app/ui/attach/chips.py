@@ -20,7 +20,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.ingest.records import SkipReason
+from app.ingest.records import Changes, SkipReason
 from app.ui.attach.attachment import Attachment, FileJob, next_paste_number, paste_attachment
 from app.ui.text import HangingLines, hanging_indent
 from app.util import formatting
@@ -38,19 +38,19 @@ CROSS = " ✕ "
 
 
 class SkippedScreen(ModalScreen[None]):
-    """A list of skipped and doubtful files. All its keys close it."""
+    """A list of changed, skipped and doubtful files. All its keys close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
     ]  # fmt: skip
 
-    def __init__(self, attached: Attachment) -> None:
+    def __init__(self, item: Attachment | Changes) -> None:
         super().__init__()
-        self._attached = attached
+        self._item = item
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield SkippedList(lines(self._attached))
+            yield SkippedList(lines(self._item))
             yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
@@ -65,22 +65,31 @@ class SkippedList(HangingLines):
         return [self._heading, *(hanging_indent(DOT, each, width) for each in self._sentences)]
 
 
-def lines(attached: Attachment) -> list[Content]:
+def lines(item: Attachment | Changes) -> list[Content]:
     """A heading, then one sentence each, with the expected reasons last."""
-    read = formatting.plural(len(attached.texts), "file")
-    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
-    skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    doubtful = [each.sentence for each in attached.doubtful]
-    found = [Content.styled(heading, "bold $accent")]
-    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], doubtful):
+    if isinstance(item, Changes):
+        facts, groups = item.text, [item.sentences]
+    else:
+        read = formatting.plural(len(item.texts), "file")
+        facts = f"{read} read, {item.skipped_text or '0 skipped'}"
+        skipped = sorted(item.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+        groups = [
+            item.changes.sentences if item.changes else [],
+            [each.sentence for each in skipped],
+            [each.sentence for each in item.doubtful],
+        ]
+    found = [Content.styled(f"{sanitize_line(item.name)}  {facts}", "bold $accent")]
+    for sentences in groups:
         found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
-    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(doubtful) - MAX_LISTED)
+    more = sum(max(0, len(each) - MAX_LISTED) for each in groups)
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found
 
 
 Item = Attachment | FileJob
+Shown = Item | Changes
+"""What a chip shows. The changes are those of files that were sent with an earlier question."""
 
 
 def is_long(text: str) -> bool:
@@ -93,8 +102,12 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space,enter", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List skipped files and warnings (select it with Shift+Tab)",
+            "space", "skipped", "Skipped", id="chip.skipped",
+            tooltip="List changed and skipped files, and warnings (select it with Shift+Tab)",
+        ),
+        Binding(
+            "enter", "read_again", "Read again", id="chip.read_again",
+            tooltip="Read a file or folder that has changed again (or click it)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
@@ -104,24 +117,45 @@ class Chip(Widget, can_focus=True):
 
     @dataclass
     class Removed(Message):
-        item: Item
+        item: Shown
+
+    @dataclass
+    class ReadAgain(Message):
+        """Read what has changed again."""
+
+        item: Attachment | Changes
 
     @dataclass
     class ShowSkipped(Message):
-        item: Attachment
+        item: Attachment | Changes
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Shown) -> None:
         super().__init__()
         self.item = item
         self._cross = 0
 
+    @property
+    def changes(self) -> Changes | None:
+        """What has changed since it was read, if anything."""
+        if isinstance(self.item, Attachment):
+            return self.item.changes
+        return self.item if isinstance(self.item, Changes) else None
+
     def render(self) -> Content:
         """If it is narrow, the name is shortened first, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
-        facts = f" · {item.facts}"
-        remarks = [item.skipped_text, item.doubt_text] if isinstance(item, Attachment) else []
-        tail = Content.assemble((facts, "$accent"), *(f" · {each}" for each in remarks if each))
-        mark = "▣ " if isinstance(item, Attachment) else "◌ "
+        mark, facts, remarks = "◌ ", "", list[str]()
+        if isinstance(item, Attachment):
+            mark, facts, remarks = "▣ ", item.facts, [item.skipped_text, item.doubt_text]
+        elif isinstance(item, FileJob):
+            facts = item.facts
+        else:
+            mark = "↻ "
+        tail = Content.assemble(
+            (f" · {_said(self.changes)}" if self.changes else "", "bold $accent"),
+            (f" · {facts}" if facts else "", "$accent"),
+            *(f" · {each}" for each in remarks if each),
+        )
         available = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
         name = Content(sanitize_line(item.name)).truncate(available, ellipsis=True)
         line = Content.assemble((mark, "$accent"), name.stylize("$accent"), tail)
@@ -129,7 +163,7 @@ class Chip(Widget, can_focus=True):
         self._cross = line.cell_length
         return Content.assemble(line, (CROSS, "$ink-dim"))
 
-    def show(self, item: Item) -> None:
+    def show(self, item: Shown) -> None:
         self.item = item
         self.refresh()
 
@@ -141,14 +175,26 @@ class Chip(Widget, can_focus=True):
         if offset.x >= self._cross:
             self.action_remove()
         else:
+            self.action_read_again()
+
+    def action_read_again(self) -> None:
+        """If nothing has changed, list what was skipped instead."""
+        if isinstance(self.item, FileJob) or self.changes is None:
             self.action_skipped()
+        else:
+            self.post_message(self.ReadAgain(self.item))
 
     def action_remove(self) -> None:
         self.post_message(self.Removed(self.item))
 
     def action_skipped(self) -> None:
-        if isinstance(self.item, Attachment):
+        if not isinstance(self.item, FileJob):
             self.post_message(self.ShowSkipped(self.item))
+
+
+def _said(changes: Changes) -> str:
+    is_gone = changes.gone and not changes.name.endswith("/")
+    return changes.text if is_gone else f"{changes.text}, ⏎ reads it again"
 
 
 class Chips(VerticalScroll, can_focus=False):
@@ -161,6 +207,8 @@ class Chips(VerticalScroll, can_focus=False):
     def __init__(self) -> None:
         super().__init__()
         self.items: tuple[Item, ...] = ()
+        self.offers: tuple[Changes, ...] = ()
+        """Changes of files that were sent with earlier questions."""
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
@@ -189,9 +237,21 @@ class Chips(VerticalScroll, can_focus=False):
 
     def show(self, items: Iterable[Item]) -> None:
         self.items = tuple(items)
-        self.display = bool(self.items)
-        self.refresh(recompose=True)
+        self._show_all()
         self.post_message(self.Changed())
+
+    def offer(self, offers: Iterable[Changes]) -> None:
+        """Offer to read these files and folders again."""
+        before, self.offers = self.offers, tuple(offers)
+        if [each.path for each in before] != [each.path for each in self.offers]:
+            self._show_all()
+            return
+        for chip, offer in zip(self.query(Chip), self.offers, strict=False):
+            chip.show(offer)
+
+    def _show_all(self) -> None:
+        self.display = bool(self.items or self.offers)
+        self.refresh(recompose=True)
 
     def tick(self) -> None:
         """Update the chips of files that are being read."""
@@ -200,7 +260,7 @@ class Chips(VerticalScroll, can_focus=False):
                 chip.refresh()
 
     def compose(self) -> ComposeResult:
-        yield from map(Chip, self.items)
+        yield from map(Chip, (*self.offers, *self.items))
 
     def on_resize(self, event: Resize) -> None:
         self.styles.grid_size_columns = max(1, min(2, event.size.width // CHIP_CELLS))

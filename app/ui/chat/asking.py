@@ -327,6 +327,7 @@ class AskingScreen(Screen[None]):
             if chat is self.open_chats.shown:
                 await self.transcript.show_queued(None)
                 await self.transcript.add_turn(pending.turn)
+                self.attachments.check()
         within = self.settings.reading.first_word_within_s
         ask = replace(pending.command, within_seconds=within)
         chat.asked = self.engine.ask(ask, self.bridge.listener)

@@ -7,12 +7,13 @@ import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from textual.message import Message
 from textual.widgets.text_area import Selection
 
 from app.errors import UserError
-from app.ingest.records import ReadCancelled
+from app.ingest.records import Changes, ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.settings.file import SettingsFile
@@ -20,17 +21,21 @@ from app.ui.attach.attachment import (
     Attachment,
     FileJob,
     ReadFile,
+    documents_of,
     find_duplicate,
     make_attachment,
     merge,
 )
-from app.ui.attach.chips import Item
+from app.ui.attach.chips import Shown
 from app.ui.background import in_background, start_task
 from app.ui.chat.composer import Composer
 from app.ui.completion import typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
+WATCH_SECONDS = 5.0
+MIN_PAUSE = 10.0
+"""Minimum pause after a check, as a multiple of the time that it took."""
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that the question names exists."""
 
@@ -61,6 +66,11 @@ class AttachmentReader:
         """A question that was not sent, because it names a file that does not exist."""
         self._sample: tuple[Document, str] | None = None
         """The sample and its question, until the user attaches something."""
+        self._watches, self._next_check = False, 0.0
+        self._checking: OpenChat | None = None
+        """The conversation whose files are being checked."""
+        self._dismissed: set[Changes] = set()
+        """Changes that the user does not want to be read."""
 
     # -------------------------------------------------------------------------- reading
 
@@ -68,8 +78,27 @@ class AttachmentReader:
         """Start reading a file or a folder for the conversation on the screen."""
         self._remove_sample()
         job = FileJob(path, typed, self._settings_file.settings.limits())
-        self._jobs[job] = self._open_chats.shown
         self._composer.chips.add(job)
+        self._start(job)
+
+    def read_again(self, item: Attachment | Changes) -> None:
+        """Start reading what has changed: in place of an attachment that was not sent yet, or for
+        the next message."""
+        chips, limits = self._composer.chips, self._settings_file.settings.limits()
+        if isinstance(item, Changes):
+            files = self._sent_files(item) if item.name.endswith("/") else {}
+            job = FileJob(item.path, "", limits, item, files)
+            chips.offer(each for each in chips.offers if each is not item)
+            chips.add(job)
+        elif item.changes is not None:
+            job = FileJob(item.changes.path, typed_path(item.changes.path), limits, item)
+            chips.replace(item, job)
+        else:
+            return
+        self._start(job)
+
+    def _start(self, job: FileJob) -> None:
+        self._jobs[job] = self._open_chats.shown
         start_task(self._composer, lambda: self._read(job))
 
     def paste(self, text: str) -> None:
@@ -79,14 +108,27 @@ class AttachmentReader:
         if not self._is_duplicate(new, chips.attached):
             chips.add(new)
 
-    def remove(self, item: Item) -> None:
-        """Remove a chip; if its file is still being read, stop that."""
-        if isinstance(item, FileJob):
+    def remove(self, item: Shown) -> None:
+        """Remove a chip. If its file is still being read, stop that; one that was read before stays
+        as it was."""
+        chips = self._composer.chips
+        if isinstance(item, Changes):
+            self._dismissed.add(item)
+            chips.offer(each for each in chips.offers if each is not item)
+        elif isinstance(item, FileJob):
             item.cancelled.set()
             self._jobs.pop(item, None)
             self.cancel_deferred()
-        self._composer.chips.remove_item(item)
+            self._remove_job(item)
+        else:
+            chips.remove_item(item)
         self._composer.box.focus()
+
+    def _remove_job(self, job: FileJob) -> None:
+        if isinstance(job.previous, Attachment):
+            self._composer.chips.replace(job, job.previous)
+        else:
+            self._composer.chips.remove_item(job)
 
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
         """The files being read for a conversation."""
@@ -137,8 +179,11 @@ class AttachmentReader:
         if chat is None:
             return
         if chat is self._open_chats.shown:
-            self._composer.chips.remove_item(job)
-            self._composer.append_typed(job.typed)
+            self._remove_job(job)
+            if isinstance(job.previous, Changes):
+                self._dismissed.add(job.previous)
+            elif job.previous is None:
+                self._composer.append_typed(job.typed)
         else:
             _restore_typed(chat, job)
             self._open_chats.stash(chat)
@@ -162,6 +207,70 @@ class AttachmentReader:
         sentences += [each.sentence for each in new.doubtful]
         if sentences:
             self._composer.notice.show(" ".join(sentences))
+
+    # -------------------------------------------------------------------------- changed files
+
+    def watch(self) -> None:
+        """From now on, check every few seconds, and also look for new files in folders."""
+        self._watches = True
+        self._composer.set_interval(WATCH_SECONDS, self.check)
+
+    def check(self, at_once: bool = False) -> None:
+        """Find out on a thread which attached files have changed since they were read; the chips
+        say so. On a slow drive this is done less often, unless `at_once`. A drive that does not
+        answer holds up the checks of one conversation only."""
+        chat = self._open_chats.shown
+        if self._checking is not chat and (at_once or monotonic() >= self._next_check):
+            self._checking = chat
+            start_task(self._composer, lambda: self._check(chat))
+
+    async def _check(self, chat: OpenChat) -> None:
+        started = monotonic()
+        limits = self._settings_file.settings.limits() if self._watches else None
+        attached = self._composer.chips.attached
+        unsent = {path_and_name(each) for each in documents_of(attached)}
+        folders = tuple(f"{path.rstrip('/')}/" for path, name in unsent if name.endswith("/"))
+        sent = [
+            each
+            for key, each in _sent(chat).items()
+            if key not in unsent and not key[0].startswith(folders)
+        ]
+
+        def find() -> tuple[list[Changes | None], list[Changes]]:
+            from app.ingest.changes import find_changes  # slow to import
+
+            of_chips = [find_changes(each.documents, limits) for each in attached]
+            return [next(iter(each), None) for each in of_chips], find_changes(sent, limits)
+
+        try:
+            if any(each.origin for each in (*documents_of(attached), *sent)):
+                of_chips, offers = await in_background(find)
+            else:
+                of_chips, offers = [None] * len(attached), []
+        finally:
+            if self._checking is chat:
+                self._checking = None
+            self._next_check = monotonic() + MIN_PAUSE * (monotonic() - started)
+        if chat is not self._open_chats.shown:
+            return
+        chips = self._composer.chips
+        for each, found in zip(attached, of_chips, strict=True):
+            if found != each.changes:
+                chips.replace(each, replace(each, changes=found))
+        reading = {job.path for job in self.jobs(chat)}
+        chips.offer(
+            each for each in offers if each.path not in reading and each not in self._dismissed
+        )
+
+    def _sent_files(self, changes: Changes) -> dict[str, Document]:
+        """The newest version that was sent of each file of a folder, by path."""
+        return {
+            path: each
+            for (path, name), each in _sent(self._open_chats.shown).items()
+            if name.startswith(changes.name)
+            and name != changes.name
+            and path.startswith(changes.path.rstrip("/") + "/")
+        }
 
     # -------------------------------------------------------------------------- asking
 
@@ -282,5 +391,23 @@ class AttachmentReader:
                 chips.replace(each, known)
 
 
+def path_and_name(document: Document) -> tuple[str, str]:
+    """What identifies a file, or a part of one."""
+    return ("" if document.origin is None else document.origin.path), document.name
+
+
+def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:
+    """The newest version of each file that was sent, or is queued, in a conversation."""
+    asked = [turn.question for turn in chat.conversation.branch]
+    queued = chat.conversation.queued
+    return {
+        path_and_name(document): document
+        for question in (*asked, *([] if queued is None else [queued]))
+        for document in question.documents
+        if document.origin is not None
+    }
+
+
 def _restore_typed(chat: OpenChat, job: FileJob) -> None:
-    chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())
+    if job.typed:
+        chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())

@@ -16,6 +16,7 @@ from textual.widgets import Static, TextArea
 
 from app.chat.conversation import Turn
 from app.estimate.guard import asks_for_every_token
+from app.ingest.records import Changes
 from app.protocol.options import Mode
 from app.ui.attach.attachment import FileJob
 from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen, is_long
@@ -358,10 +359,11 @@ class Composer(Vertical):
 
     def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()
-        if event.item.skipped or event.item.doubtful:
-            self.app.push_screen(SkippedScreen(event.item))
+        item = event.item
+        if isinstance(item, Changes) or item.skipped or item.doubtful or item.changes:
+            self.app.push_screen(SkippedScreen(item))
         else:
-            self.notice.show(f"Nothing in '{event.item.name}' was skipped.")
+            self.notice.show(f"Nothing in '{item.name}' was skipped.")
 
     def _write(self, text: str) -> None:
         """Set the text without clearing the notice."""

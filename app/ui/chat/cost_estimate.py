@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.chat.conversation import Turn
+from app.chat.conversation import Question, Turn
 from app.estimate.guard import asks_for_every_token
 from app.estimate.plan import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
+from app.ui.attach.attachment import documents_of
 from app.ui.chat.attachments import AttachmentReader
 from app.ui.chat.chrome import ContextMeter
 from app.ui.chat.composer import Composer
@@ -89,7 +90,7 @@ class CostEstimate:
     def _meter(self, next_mode: NextMode) -> ContextMeter:
         context = self._pair.target.context_length if self._pair else 0
         last = self._last()
-        used = 0 if last is None else self._tokens(last)
+        used = 0 if last is None else self._used(last)
         typed = self._typed()
         attached = self._attached()
         prompt = self._open_chats.shown.conversation.system_prompt
@@ -108,7 +109,7 @@ class CostEstimate:
     def _exceeds_context(self, last: Turn | None, attached: int | None) -> bool:
         """Whether the documents attached do not all fit, as far as they are counted."""
         context = self._pair.target.context_length if self._pair else 0
-        used = 0 if last is None else self._tokens(last) or 0
+        used = 0 if last is None else self._used(last) or 0
         return bool(context and attached) and used + self._typed() + (attached or 0) >= context
 
     def _room(self, left: int) -> int:
@@ -161,6 +162,17 @@ class CostEstimate:
             if progress.planned is None
             else progress.planned.prompt_tokens + progress.generated_tokens
         )
+
+    def _used(self, last: Turn) -> int | None:
+        """Tokens up to the end of a turn that stay: without versions of files that the attachments
+        replace."""
+        used, attached = self._tokens(last), documents_of(self._composer.chips.attached)
+        if used is None or not any(each.origin for each in attached):
+            return used
+        conversation = self._open_chats.shown.conversation
+        question = conversation.with_versions(Question("", attached), self._composer.edited)
+        replaced = (each.replaces.text for each in question.documents if each.replaces)
+        return max(0, used - sum(map(len, replaced)) // CHARACTERS_PER_TOKEN)
 
     def _attached(self) -> int | None:
         """Tokens of the attachments; None while a file is being read or counted."""

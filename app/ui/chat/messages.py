@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.events import DescendantBlur, DescendantFocus
 
 from app.chat.citations import Footnote, summary
-from app.chat.conversation import Turn, TurnPart, TurnState
+from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
@@ -105,7 +105,7 @@ class MessagesScreen(AskingScreen):
         targets = [*chips, self.composer.box]
         index = targets.index(self.focused) if self.focused in targets else 0
         if chips and index > 0:
-            targets[index - 1].focus()
+            self.set_focus(targets[index - 1])  # at once, for keys typed ahead
         else:
             self.action_messages()
 
@@ -113,6 +113,8 @@ class MessagesScreen(AskingScreen):
     @on(DescendantBlur)
     def _focus_moved(self) -> None:
         self.show_state()
+        if self.focused is self.composer.box and not self.repository.opening:
+            self.attachments.check()
 
     @on(MessageView.KeyForComposer)
     def _type_in_composer(self, event: MessageView.KeyForComposer) -> None:
@@ -385,7 +387,9 @@ class MessagesScreen(AskingScreen):
         turn = selected.turn if selected else (branch[-1] if branch else None)
         files = () if turn is None else files_for(chat.conversation, turn)
         attached = () if selected else documents_of(self.composer.chips.attached)
-        files = files_of((*files, *attached))
+        new = chat.conversation.with_versions(Question("", attached)).documents
+        outdated = {each.replaces for each in new}
+        files = files_of((*(each for each in files if each not in outdated), *attached))
         if self.repository.opening or not files:
             self.notice.show(OPENING if self.repository.opening else NO_FILES)
             return

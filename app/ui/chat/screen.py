@@ -145,10 +145,12 @@ class ChatScreen(MessagesScreen):
         attached: Sequence[str] = (),
         server: LocalServer | None = None,
         shows_welcome: bool = False,
+        watches: bool = False,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
         `startup_message` is shown first. Files and folders `attached`, by their absolute paths, go
-        to a new conversation. With `shows_welcome` the first start explains the app."""
+        to a new conversation. With `shows_welcome` the first start explains the app. If it
+        `watches`, it checks attached files and folders for changes every few seconds."""
         super().__init__(engine, load, settings_file, clock, folder)
         self._snapshots = None if snapshots is None else str(snapshots)
         self._costs = None if costs is None else str(costs)
@@ -158,7 +160,7 @@ class ChatScreen(MessagesScreen):
         self._trashed: set[int] = set()
         """Conversations whose caches are dropped once they cannot be restored any more."""
         self._discard_candidate: OpenChat | None = None
-        self.shows_welcome = shows_welcome
+        self.shows_welcome, self._watches = shows_welcome, watches
 
     # -------------------------------------------------------------------------- the screen
 
@@ -173,6 +175,8 @@ class ChatScreen(MessagesScreen):
         self.composer.box.focus()
         self.show_state()
         self.set_interval(TICK_SECONDS, self._tick)
+        if self._watches:
+            self.attachments.watch()
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -271,9 +275,13 @@ class ChatScreen(MessagesScreen):
             await message.run_action(action)
 
     async def _run_on_chip(self, action: str) -> None:
+        """Run an action on the last chip; reading again, on the first one that has changed."""
         chips = [*self.composer.chips.query(Chip)]
-        if chips:
-            await chips[-1].run_action(action)
+        changed = [each for each in chips if each.changes is not None]
+        if action == "read_again" and not changed:
+            self.notice.show("No attached file has changed.")
+        elif chips:
+            await (changed[0] if action == "read_again" else chips[-1]).run_action(action)
         else:
             self.notice.show("Nothing is attached.")
 
@@ -322,6 +330,12 @@ class ChatScreen(MessagesScreen):
     @on(Chip.Removed)
     def _remove_attachment(self, event: Chip.Removed) -> None:
         self.attachments.remove(event.item)
+
+    @on(Chip.ReadAgain)
+    def _read_again(self, event: Chip.ReadAgain) -> None:
+        self.notice.show("")
+        self.attachments.read_again(event.item)
+        self.composer.box.focus()
 
     @on(Chips.Changed)
     def _count_tokens(self) -> None:
@@ -514,6 +528,8 @@ class ChatScreen(MessagesScreen):
             self.transcript.banner.show_guide()
             await self.transcript.show(chat)
         self.show_state()
+        self.composer.chips.offer(())
+        self.attachments.check(at_once=True)
 
     def action_new(self) -> None:
         """Start a new conversation; ask first if this one would be lost."""

@@ -46,8 +46,7 @@ def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
 
 def files_for(conversation: Conversation, turn: Turn) -> tuple[Document, ...]:
     """The files from which those for the question of `turn` were chosen."""
-    asked = (holder for holder in conversation.question_turns(turn) if holder is not None)
-    return files_of(document for holder in asked for document in holder.question.documents)
+    return files_of(conversation.attached_documents(turn))
 
 
 def common_folder(files: Sequence[Document]) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from app.chat.turn_progress import TurnProgress
 from app.protocol.citations import Citation, Citations
 from app.protocol.events import ImportanceMap, Planned, Selected
-from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
+from app.protocol.prompt import Document, Origin, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
 
@@ -69,6 +69,7 @@ class ReadDocument:
     """Ranges that the answer quotes or is supported by, ascending."""
     line: int = 1
     """The number of its first line in its file."""
+    origin: Origin | None = None
 
     @property
     def title(self) -> str:
@@ -184,6 +185,7 @@ def read_documents(
             document.pinned,
             cited.get(index, ()),
             document.line,
+            document.origin,
         )
 
     return [

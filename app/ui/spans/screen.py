@@ -24,6 +24,7 @@ from app.store.records import DocumentHit
 from app.ui.filter_list import FilterList
 from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key, run_own_binding
+from app.ui.originals import OpenOriginal
 from app.ui.spans.passages import (
     Collection,
     Passage,
@@ -75,6 +76,7 @@ READING = (
     Hint("/ find", "find", 7),
     Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
+    Hint("o open file", "open_original", 3, "o open"),
     Hint("c copy", "copy", 3),
     Hint("f only what was read", "fold", 2, "f filter"),
     Hint("←", "keep(-1)", 0),
@@ -85,9 +87,14 @@ READING = (
 FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
 
 
-def reading_hints(several_documents: bool, cites: bool) -> tuple[Hint, ...]:
-    """Hints without those that are useless here. `cites`: the answer cites something."""
-    useless = {"documents": not several_documents, "cited": not cites}
+def reading_hints(several_documents: bool, cites: bool, has_file: bool) -> tuple[Hint, ...]:
+    """Hints without those that are useless here. `cites`: the answer cites something. `has_file`:
+    the document was read from a file."""
+    useless = {
+        "documents": not several_documents,
+        "cited": not cites,
+        "open_original": not has_file,
+    }
     return tuple(hint for hint in READING if not useless.get(hint.action))
 
 
@@ -246,6 +253,10 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("left", "keep(-1)", "Lower keep", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "Higher keep", id="spans.more", tooltip="Try a higher keep"),
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
+        Binding(
+            "o,ctrl+o", "open_original", "Open the file", id="spans.open",
+            tooltip="Open the file in its own program, at the page if that takes one",
+        ),
         Binding("d", "documents", "Documents", id="spans.documents", tooltip="Choose a document"),
         Binding(
             "tab", "document(1)", "Next document", id="spans.document", tooltip="Next document"
@@ -404,7 +415,11 @@ class SpansScreen(Screen[AskAgain | None]):
         legend = self.query_one("#spans-legend", Static)
         legend.display = self.size.height >= MIN_LEGEND_HEIGHT
         legend.update(self._legend(width))
-        hints = reading_hints(len(self._documents) > 1, self._documents.citations > 0)
+        hints = reading_hints(
+            len(self._documents) > 1,
+            self._documents.citations > 0,
+            self._document.origin is not None,
+        )
         self._hints.show(FINDING if self.search.display else hints)
 
     def _legend(self, width: int) -> Content:
@@ -488,7 +503,7 @@ class SpansScreen(Screen[AskAgain | None]):
         tried = passage.kind is ReadKind.SELECTED and self._keep != self._read_keep
         return "would be read" if tried else passage.kind.value
 
-    def _show_message(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show it until the cursor moves."""
         self._message = (text, self._position)
         self._draw()
@@ -526,7 +541,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def _go_or_show_message(self, position: Position | None, message: str) -> None:
         if position is None:
-            self._show_message(message)
+            self.show_message(message)
         else:
             self._go_to(*position)
 
@@ -544,7 +559,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_documents(self) -> None:
         if len(self._documents) == 1:
-            self._show_message("There is only one document.")
+            self.show_message("There is only one document.")
         else:
             screen = DocumentsScreen(self._documents, self._at)
             self.app.push_screen(screen, self._go_to_document)
@@ -573,7 +588,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self.view.show_hits(self._hits_here)
         if not self._hits:
             where = "document" if len(self._documents) == 1 else "documents"
-            self._show_message(f"Not found in the {where}." if event.value.strip() else "")
+            self.show_message(f"Not found in the {where}." if event.value.strip() else "")
         else:
             self._to_hit(next_hit_index(self._hits, self._position))
 
@@ -590,7 +605,7 @@ class SpansScreen(Screen[AskAgain | None]):
         found = f"hit {formatting.count(number + 1)} of {formatting.count(len(self._hits))}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:
             found += f" in {formatting.count(documents)} documents"
-        self._show_message(f"{found} · {text}")
+        self.show_message(f"{found} · {text}")
 
     def _close_search(self) -> None:
         self._hits = []
@@ -608,15 +623,15 @@ class SpansScreen(Screen[AskAgain | None]):
         others = tuple(pin for pin in self._pins_here if not pin[0] <= offset < pin[1])
         if len(others) < len(self._pins_here):
             self._pins[self._key] = others
-            self._show_message("No longer pinned.")
+            self.show_message("No longer pinned.")
             return
         start, end = self._document.paragraph(offset)
         if start == end:
-            self._show_message("No text to pin here.")
+            self.show_message("No text to pin here.")
             return
         apart = (pin for pin in others if pin[1] <= start or end <= pin[0])
         self._pins[self._key] = tuple(sorted((*apart, (start, end))))
-        self._show_message("Pinned: always read from now on. Enter asks again.")
+        self.show_message("Pinned: always read from now on. Enter asks again.")
 
     @on(DocumentView.FoldClicked)
     def action_fold(self) -> None:
@@ -626,7 +641,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_keep(self, steps: int) -> None:
         if self._try_keep is None:
-            self._show_message(
+            self.show_message(
                 "Another keep can be tried once the answer is complete."
                 if self._doing
                 else "Another keep can be tried only on the last answer, if it was scored."
@@ -639,11 +654,17 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_copy(self) -> None:
         passage: Passage = self._document.at(self.view.cursor)
         self.app.copy_to_clipboard(self._document.text[passage.start : passage.end])
-        self._show_message(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
+        self.show_message(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
+
+    def action_open_original(self) -> None:
+        document = self._document
+        _, end = self.view.rows[self.view.row]  # the row itself may begin a page
+        place = place_of(document.text, end, document.line)
+        self.app.post_message(OpenOriginal(document.name, document.origin, place.page))
 
     def action_again(self) -> None:
         if self._doing:
-            self._show_message(
+            self.show_message(
                 "Still answering. Esc closes this screen; in the chat, Esc stops the answer."
             )
             return

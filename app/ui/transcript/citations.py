@@ -20,6 +20,7 @@ from app.chat.citations import Footnote, summary
 from app.chat.conversation import Conversation, Turn
 from app.ui.filter_list import FilterList
 from app.ui.help import Section
+from app.ui.originals import OpenOriginal
 from app.ui.text import HangingLines, hanging_indent
 from app.util.sanitize import sanitize_line
 
@@ -86,6 +87,10 @@ class CitationsScreen(ModalScreen[Footnote | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Show", id="citations.show", tooltip="Show the passage"),
+        Binding(
+            "ctrl+o", "open_original", "Open the file", id="citations.open",
+            tooltip="Open the file in its own program, at the page if that takes one",
+        ),
         Binding("escape", "dismiss", "Close", id="citations.close", tooltip="Close"),
     ]  # fmt: skip
 
@@ -102,7 +107,7 @@ class CitationsScreen(ModalScreen[Footnote | None]):
         with Vertical(id="citations"):
             yield Static(Content.styled(self._said, "bold $accent"))
             yield self.list
-            hints = "⏎ show the passage   ↑↓ choose   Esc close"
+            hints = "⏎ show the passage   ^O open the file   ↑↓ choose   Esc close"
             yield Static(Content.styled(hints, "$ink-dim"), id="citations-foot")
 
     def on_mount(self) -> None:
@@ -123,6 +128,14 @@ class CitationsScreen(ModalScreen[Footnote | None]):
 
     def action_choose(self) -> None:
         self.list.choose()
+
+    def action_open_original(self) -> None:
+        """Open the file of the highlighted citation."""
+        if self.list.highlighted:
+            note = self._notes[int(self.list.highlighted)]
+            document = note.document
+            self.app.post_message(OpenOriginal(document.name, document.origin, note.place.page))
+            self.dismiss(None)
 
     @on(FilterList.RowChosen)
     def _chosen(self, event: FilterList.RowChosen) -> None:
