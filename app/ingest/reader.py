@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from app.ingest import rtf
 from app.ingest.documents import document_text, is_document
+from app.ingest.excerpt import excerpt, split_path
 from app.ingest.filenames import is_private_key, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.mail import Mail, read_mail
@@ -55,9 +56,9 @@ def read(
     """Read files, folders and standard input (`-`).
 
     A document is named after its file or, inside a folder, by its path, which begins with the
-    folder's name. Paths in `paths` are read even if they are links, private or ignored. Inside a
-    folder, links are not followed, and unreadable, ignored and private files are skipped and
-    listed.
+    folder's name. A path may name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
+    `paths` are read even if they are links, private or ignored. Inside a folder, links are not
+    followed, and unreadable, ignored and private files are skipped and listed.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
     thread. Raises ReadCancelled, and IngestError if a path is missing, empty or not text, if a
@@ -86,6 +87,7 @@ def read(
 
 
 def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
+    path, part = split_path(path)
     with _errors_about(repr(path)):
         mode = file_mode(path)
         if stat.S_ISDIR(mode):
@@ -93,14 +95,17 @@ def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudge
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        content = _read_file(path, None, limits, budget, limits.total_bytes, include_private=True)
+        content = _read_file(
+            path, None, limits, budget, limits.total_bytes, include_private=True, part=part
+        )
         budget.add_file(content.size)
-        return content.alone(printable(Path(path).name))
+        return content.alone(printable(Path(path).name), part)
 
 
 def file_mode(path: str) -> int:
-    """Mode bits of a file or folder. Raises IngestError if it does not exist or cannot be
-    reached."""
+    """Mode bits of a file or folder; the path may name a part of a file. Raises IngestError if it
+    does not exist or cannot be reached."""
+    path, _ = split_path(path)
     if not path:
         raise IngestError("The file name is empty", "give a file, a folder or `-`")
     try:
@@ -162,10 +167,14 @@ class _Content:
     def missing_of(self, path: str) -> tuple[Skipped, ...]:
         return tuple(skipped(path, each) for each in self.decoded.missing)
 
-    def alone(self, name: str) -> ReadResult:
-        """The result for a file that is an input itself."""
-        document = Document(name, self.decoded.text)
-        return ReadResult(name, (document,), (self.read_as(name),), self.missing_of(name))
+    def alone(self, name: str, part: str = "") -> ReadResult:
+        """The result for a file, or a part of one, that is an input itself. Raises Rejected."""
+        whole = Document(name, self.decoded.text)
+        documents = excerpt(whole, part) if part else (whole,)
+        name = documents[0].name
+        if not any(each.text.strip() for each in documents):
+            raise Rejected(SkipReason.EMPTY, "has no text in this part", "choose another one")
+        return ReadResult(name, documents, (self.read_as(name),), self.missing_of(name))
 
 
 def _read_file(
@@ -175,10 +184,12 @@ def _read_file(
     budget: ReadBudget,
     max_bytes: int,
     include_private: bool,
+    part: str = "",
 ) -> _Content:
     """Read a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
 
-    `include_private`: also read private keys. Raises Rejected, LimitReached and ReadCancelled.
+    `include_private`: also read private keys. `part`: only this part will be used. Raises
+    Rejected, LimitReached and ReadCancelled.
     """
 
     def size_limit(head: bytes) -> int:
@@ -191,22 +202,24 @@ def _read_file(
         return max_bytes
 
     data = read_file(name, parent, size_limit, budget)
-    return _Content(_text_of(name, data, limits, budget), len(data))
+    return _Content(_text_of(name, data, limits, budget, part), len(data))
 
 
-def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def _text_of(
+    name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, part: str = ""
+) -> Decoded:
     """The text of a file: for documents, web pages, notebooks, mail and Rich Text what a program
     would show, for other files their content. Raises as `_read_file` does."""
-    decoded = _decoded(name, data, limits, budget)
+    decoded = _decoded(name, data, limits, budget, part)
     if not decoded.text.strip():
         raise Rejected(SkipReason.EMPTY)
     return replace(decoded, text=whole_characters(decoded.text))
 
 
-def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, part: str) -> Decoded:
     suffix = os.path.splitext(name)[1].lower()
     if is_document(name, data[:HEAD]):
-        return document_text(name, data, limits, budget)
+        return document_text(name, data, limits, budget, part)
     if data.lstrip().startswith(rtf.MARK):
         return Decoded(rtf.rtf_text(data, budget.check), "rtf")
     if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:

@@ -32,6 +32,7 @@ class SkipReason(StrEnum):
     ENCODING = "encoding"
     EMPTY = "empty"
     DOCUMENT = "document"
+    NO_PART = "no part"
     CUT = "cut"
     ATTACHED = "attached"
     BAD_PAGES = "unreadable pages"
@@ -66,6 +67,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     SkipReason.EMPTY: ("empty", "is empty", "there is nothing to read"),
     SkipReason.DOCUMENT: ("unreadable document", "cannot be read", "save it as text"),
+    SkipReason.NO_PART: ("missing part", "has no such part", "attach all of it"),
     SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
     SkipReason.ATTACHED: (
         "unread attachments",

@@ -21,6 +21,7 @@ from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Message
+from app.util.places import place_of
 from app.util.prose import keeps_lines
 from app.util.sentences import Unit, asks_for_overview, questions_in, units
 
@@ -162,14 +163,14 @@ def _answer(found: Found, messages: Sequence[Message]) -> str:
 
 
 def _place(quote: Quote, messages: Sequence[Message]) -> str:
-    """Name and lines of a passage, such as `report.txt, lines 4 to 6`."""
+    """Where a passage is, such as `report.txt, lines 4 to 6` or `a.pdf, page 3, line 4`."""
     number = quote.source.document
     assert number is not None
     document = messages[quote.source.message].in_prompt[number]
-    first = document.line + document.text.count("\n", 0, quote.start)
-    last = first + quote.text.count("\n")
-    lines = f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
-    return f"{document.name}, {lines}" if document.name else lines
+    place = place_of(document.text, quote.start, document.line, document.name)
+    last = place.line + quote.text.count("\n")
+    lines = f"line {last:,}" if place.line == last else f"lines {place.line:,} to {last:,}"
+    return ", ".join(filter(None, (document.name, place.part, lines)))
 
 
 def find_quotes(
