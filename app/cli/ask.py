@@ -149,8 +149,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder to ask about, or - for standard input (also read if there is no -f);"
-        " can be repeated",
+        help="a file or folder to ask about, a part of a file such as report.pdf#5-10, or - for"
+        " standard input (also read if there is no -f); can be repeated",
     )
     command.add_argument(
         "--private", action="store_true", help="also read files in folders that may contain secrets"

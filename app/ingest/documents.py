@@ -139,6 +139,12 @@ def document_text(
     return Decoded(text, "pdf" if is_pdf else "office", missing=(*_missing(found),))
 
 
+def page_count(data: bytes, limits: ReadLimits, budget: ReadBudget) -> int:
+    """Number of pages of a PDF, of which none is read; 0 if it cannot be opened. Raises what
+    `budget.check` raises."""
+    return _read_parts(data, limits, budget, ((0, 0),)).total
+
+
 @dataclass(slots=True)
 class _Found:
     """What a worker read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +74,16 @@ class Outline:
             found.append(one)
         return ",".join(name for name, *_ in found), [(first, last) for _, first, last in found]
 
+    def can_find(self, wanted: str) -> bool:
+        """Whether these are numbers of units, or several parts, such as `3,5-10`."""
+        if parse_ranges(wanted) is None and "," not in wanted:
+            return False
+        try:
+            self.find(wanted)
+        except Rejected:
+            return False
+        return True
+
     def spans(self, found: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
         """The characters of these units in a text that ends at `end`; those that touch are one."""
         merged: list[tuple[int, int]] = []
@@ -86,6 +96,13 @@ class Outline:
             else:
                 merged.append((start, stop))
         return merged
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of sheets and headings, and where each heading is, such as `page 3`."""
+        found = dict.fromkeys(self.sheets, "")
+        for heading, first, _ in () if self.sheets else self.headings:
+            found.setdefault(heading.title, f"{self.unit} {first:,}")
+        yield from found.items()
 
     @cached_property
     def units(self) -> str:

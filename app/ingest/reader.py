@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest import rtf
-from app.ingest.documents import document_text, is_document
-from app.ingest.excerpt import excerpt, split_path
+from app.ingest.documents import document_text, is_document, page_count
+from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.filenames import is_private_key, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.mail import Mail, read_mail
@@ -100,6 +100,18 @@ def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudge
         )
         budget.add_file(content.size)
         return content.alone(printable(Path(path).name), part)
+
+
+def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
+    """The parts that can be named after the path of a file: of a PDF only its pages, because that
+    is fast. Raises IngestError and ReadCancelled."""
+    budget = ReadBudget(limits.seconds, None, cancelled)
+    with _errors_about(repr(path)):
+        data = read_file(path, None, lambda head: limits.document_bytes, budget)
+        if data.lstrip().startswith(b"%PDF-") and (pages := page_count(data, limits, budget)):
+            return Outline("page", range(1, pages + 1))
+        text = _text_of(path, data, limits, budget).text
+    return outline_of(Document(Path(path).name, text))
 
 
 def file_mode(path: str) -> int:

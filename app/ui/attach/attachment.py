@@ -37,6 +37,8 @@ class Attachment:
     """Tokens of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
     """Whether only a sample was counted."""
+    whole: Attachment | None = field(default=None, compare=False, repr=False)
+    """The document that this is a part of, if it was chosen from the chip."""
 
     @property
     def is_folder(self) -> bool:
@@ -95,6 +97,15 @@ def make_attachment(documents: Iterable[Document]) -> Attachment:
     whole = Attachment(tuple(documents), 0, 0)
     size = sum(byte_count(each.text) for each in whole.texts)
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
+
+
+def part_of(attached: Attachment, wanted: str) -> Attachment:
+    """A part of a document, or of the one that it is a part of. Raises Rejected."""
+    from app.ingest.excerpt import excerpt  # slow to import: not before the first frame
+
+    whole = attached.whole or attached
+    part = make_attachment(excerpt(whole.documents[0], wanted))
+    return replace(part, skipped=whole.skipped, doubtful=whole.doubtful, whole=whole)
 
 
 def paste_attachment(text: str, number: int) -> Attachment:

@@ -93,8 +93,12 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space,enter", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List skipped files and warnings (select it with Shift+Tab)",
+            "enter", "choose_part", "Part", id="chip.part",
+            tooltip="Attach only a part: pages, a sheet, a heading (select it with Shift+Tab)",
+        ),
+        Binding(
+            "space", "skipped", "Skipped", id="chip.skipped",
+            tooltip="List skipped files and warnings (or click it)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
@@ -108,6 +112,10 @@ class Chip(Widget, can_focus=True):
 
     @dataclass
     class ShowSkipped(Message):
+        item: Attachment
+
+    @dataclass
+    class ChoosePart(Message):
         item: Attachment
 
     def __init__(self, item: Item) -> None:
@@ -145,6 +153,10 @@ class Chip(Widget, can_focus=True):
 
     def action_remove(self) -> None:
         self.post_message(self.Removed(self.item))
+
+    def action_choose_part(self) -> None:
+        if isinstance(self.item, Attachment):
+            self.post_message(self.ChoosePart(self.item))
 
     def action_skipped(self) -> None:
         if isinstance(self.item, Attachment):

@@ -93,7 +93,7 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
     async with started(engine) as pilot:
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
-        await pilot.press("shift+tab", "enter")
+        await pilot.press("shift+tab", "space")
         await until_shown(pilot, "src/.env may contain passwords", "src/data.bin is a binary file")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, SkippedScreen))
@@ -114,7 +114,7 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
     async with started(size=(110, 30)) as pilot:
         attach(pilot, scan)
         await until_shown(pilot, "▣ scan.pdf", "9 pages skipped", "9 of 10 pages (2-10)")
-        await pilot.press("shift+tab", "enter")
+        await pilot.press("shift+tab", "space")
         await until_shown(pilot, "scan.pdf has 9 of 10 pages (2-10) without text")
         await pilot.press("escape")
         attach(pilot, old)
@@ -124,6 +124,56 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
             (restored,) = with_notes([make_attachment(chip.item.documents)], to_notes([chip.item]))
             assert restored.skipped_text == chip.item.skipped_text
             assert restored.doubt_text == chip.item.doubt_text
+
+
+async def test_a_part_is_chosen_from_the_chip(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pdf", pdf_of(*(f"This is page {n}." for n in range(1, 13))))
+    engine = FakeEngine()
+    async with started(engine) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "▣ a.pdf · ")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "A part of a.pdf", "pages 1 to 12", "Type pages, such as 2")
+        await pilot.press(*"5-70")
+        await until_shown(pilot, "a.pdf has no page 70: it has pages 1 to 12.")
+        await pilot.press("enter", "backspace", "backspace")
+        await pilot.press(*"6,9", "enter")
+        await until_shown(pilot, "▣ a.pdf#5-6,9 · ")
+        await pilot.press("enter")
+        await until_shown(pilot, "All of it")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ a.pdf · ")
+        await pilot.press("enter")
+        await until_shown(pilot, "A part of a.pdf")
+        await pilot.press("1", "0", "-", "enter")
+        await until_shown(pilot, "▣ a.pdf#10-12 · ")
+        pilot.app.screen.query_one("ComposeBox").focus()
+        await ask(pilot, engine)
+        (document,) = engine.asks[0].messages[0].documents
+        assert (document.name, document.text[:28]) == (
+            "a.pdf#10-12",
+            "[Page 10]\nThis is page 10.\n\n",
+        )
+
+
+async def test_a_heading_is_chosen_from_the_chip(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.md", "# Plan\n\n## Next\nBuy.\n## Next\nSell.\n\n## Last\nRest.\n")
+    folder = repository(tmp_path)
+    async with started() as pilot:
+        attach(pilot, folder)
+        await until_shown(pilot, "▣ src/")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "To attach a part of 'src/', type @ and its file.")
+        await pilot.press("backspace")
+        attach(pilot, path)
+        await until_shown(pilot, "▣ a.md")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "Plan", "line 1", "Next", "line 3", "Last", "line 8")
+        await pilot.press(*"last", "enter")
+        await until_shown(pilot, "▣ a.md#Last · ")
+        (chip,) = pilot.app.screen.query(Chip)
+        assert isinstance(chip.item, Attachment)
+        assert [(each.text, each.line) for each in chip.item.documents] == [("## Last\nRest.\n", 8)]
 
 
 async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations model
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -l kv-bits -x -a 'full 8 4' -d 'bits per number in the target\'s KV cache; fewer bits need less memory'
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -F
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s h -l help -d 'show this help message and exit'
-complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input (also read if there is no -f); can be repeated'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, a part of a file such as report.pdf#5-10, or - for standard input (also read if there is no -f); can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l private -d 'also read files in folders that may contain secrets'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l ignored -d 'also read files that git ignores'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l keep -x -d 'fraction of the documents to read: 0 to 1, such as 0.2, or auto'
