@@ -182,7 +182,7 @@ def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget, ranges: Ran
             # -P: the current folder may contain files named as modules.
             command = [sys.executable, "-P", str(Path(document_worker.__file__))]
             numbers = limits.document_memory, counts.fileno(), len(found.parts)
-            wanted = ",".join(f"{first}-{last or ''}" for first, last in ranges)
+            wanted = ",".join(f"{first}-{'' if last is None else last}" for first, last in ranges)
             found.status, written = run_bounded(
                 [*command, *map(str, numbers), wanted],
                 limits.document_seconds + _SECONDS_TO_START,

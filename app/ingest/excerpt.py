@@ -24,6 +24,9 @@ MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
 _HIDDEN = " (hidden)"
 _NUMBERED = re.compile(r"#\d[\d,-]*$")
+"""The name of a part that has only numbers."""
+_NUMBER = re.compile(r"^[a-z]?[\d.]+\s+")
+"""The number of a chapter, before its title."""
 
 
 def split_path(path: str) -> tuple[str, str]:
@@ -218,14 +221,19 @@ def excerpt(document: Document, wanted: str) -> tuple[Document, ...]:
 
 
 def _match(wanted: str, names: Sequence[str]) -> int | None:
-    """The index of a name, or of the only one that starts with `wanted`. Case and spaces do not
-    matter."""
+    """The index of a name, or of the only one that starts with `wanted`. Case, spaces and a number
+    before the name do not matter."""
     key = _key(wanted)
     keys = [*map(_key, names)]
-    if key in keys:
-        return keys.index(key)
-    starting = [index for index, each in enumerate(keys) if each.startswith(key)]
-    return starting[0] if len(starting) == 1 and parse_ranges(wanted) is None else None
+    bare = [_NUMBER.sub("", each) for each in keys]
+    for each in (keys, bare):
+        if key in each:
+            return each.index(key)
+    if parse_ranges(wanted) is not None:
+        return None
+    starting = [n for n, each in enumerate(keys) if each.startswith(key)]
+    starting = starting or [n for n, each in enumerate(bare) if each.startswith(key)]
+    return starting[0] if len(starting) == 1 else None
 
 
 def _key(name: str) -> str:

@@ -10,9 +10,10 @@ import openpyxl
 import pytest
 
 from app.ingest.documents import document_text
-from app.ingest.excerpt import excerpt, split_path
+from app.ingest.excerpt import Outline, excerpt, split_path
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.reader import read
+from app.ingest.reader import read, read_outline
+from app.ingest.records import IngestError
 from app.protocol.prompt import Document
 from app.util.places import place_of
 from tests.ingest.helpers import folder, intake, refusal, written
@@ -50,6 +51,10 @@ def workbook(**sheets: str) -> bytes:
     return out.getvalue()
 
 
+def outline(path: Path) -> Outline:
+    return read_outline(str(path), ReadLimits(), lambda: False)
+
+
 def pages(*numbers: int) -> str:
     return "".join(f"[Page {number}]\nThis is page {number}.\n\n" for number in numbers)
 
@@ -74,6 +79,7 @@ def pdf(tmp_path: Path) -> Path:
         ("a.md", NOTES, "Detail, large", {10: "### Detail, large\nred\n\n"}),
         ("a.md", NOTES, "det,later", {10: NOTES[NOTES.index("### D") :]}),
         ("a.md", NOTES, "Plan", {1: NOTES}),
+        ("a.md", "# 1 Start\na\n# 1.2 Costs\nb\n", "costs", {3: "# 1.2 Costs\nb\n"}),
         ("a.pdf", MANUAL, "1,3", {1: MANUAL[: MANUAL.index("[Page 2]")] + MANUAL[-31:]}),
         ("a.pdf", MANUAL, "Term", {1: MANUAL[MANUAL.index("[Page 2]") :]}),
         ("a.pptx", SLIDES, "2", {1: SLIDES[SLIDES.index("[Slide 2") : SLIDES.index("[Slide 3")]}),
@@ -142,6 +148,26 @@ def test_only_the_wanted_pages_are_reported(tmp_path: Path) -> None:
     assert taken.texts[0].text == "[Page 2]\n\n\n[Page 3]\nThree.\n\n[Page 4]\n\n\n"
     assert intake(Path(f"{path}#3")).skipped == ()
     assert "has pages with pictures but no text (4-5)" in refusal(f"{path}#4-")
+
+
+def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(ReadBudget, "show_page", lambda *page: shown.append(page))
+    assert outline(pdf).units == "pages 1 to 12"
+    assert not shown, "no page was read"
+    sheets = written(tmp_path / "a.xlsx", workbook(Costs="12", Income="13"))
+    assert [*outline(sheets).named()] == [("Costs", ""), ("Income", "")]
+    notes = outline(written(tmp_path / "a.md", NOTES))
+    assert [*notes.named()][1:3] == [("Next steps", "line 4"), ("Detail, large", "line 10")]
+    assert [notes.can_find(each) for each in ("3,5-10", "plan,later", "plan", "99", "")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    with pytest.raises(IngestError, match="is damaged"):
+        outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
 
 
 @pytest.mark.parametrize(
