@@ -18,6 +18,7 @@ from pathlib import Path
 from app.ingest import document_worker
 from app.ingest.excerpt import check_pages, outline_of
 from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.ocr import installed_recogniser
 from app.ingest.parts import (
     OLE,
     Part,
@@ -58,6 +59,7 @@ _MAX_STOPS = 3
 _SECONDS_TO_START = 3.0
 _SAVE_AGAIN = "save it again, or convert it to text"
 _OCR = "run text recognition (OCR) on it first"
+_NOT_RECOGNISED = "text recognition (OCR) found none"
 _AS_PDF = "if it has pictures, save it as PDF, and run text recognition (OCR) on that"
 
 
@@ -128,7 +130,10 @@ def document_text(
         if pages:
             listed = ", ".join(ranges_text(runs(found.numbers)))
             what, content = "has pages", f"{content} ({listed})"
-        raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _OCR if is_pdf else _AS_PDF)
+        if not is_pdf:
+            raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _AS_PDF)
+        advice = _NOT_RECOGNISED if found.recogniser else _OCR
+        raise Rejected(SkipReason.PAGES_WITHOUT_TEXT, f"{what} with {content}", advice)
     shown = [_shown(*each, found.unit) for each in zip(found.parts, found.numbers, strict=True)]
     text = "".join(shown)
     if wanted and not pages:
@@ -136,7 +141,9 @@ def document_text(
         spans = outline.spans(outline.find(wanted)[1], len(text))
         places = pairwise(accumulate(map(len, shown), initial=0))
         found.keep([any(a < end and start < b for a, b in spans) for start, end in places])
-    return Decoded(text, "pdf" if is_pdf else "office", missing=(*_missing(found),))
+    recognised = sum(part is not None and part.recognised for part in found.parts)
+    kind = "pdf" if is_pdf else "office"
+    return Decoded(text, kind, missing=(*_missing(found),), recognised=recognised)
 
 
 def page_count(data: bytes, limits: ReadLimits, budget: ReadBudget) -> int:
@@ -155,6 +162,8 @@ class _Found:
     """None: a part that cannot be read."""
     numbers: list[int] = field(default_factory=list)
     """The number of each part in the document."""
+    recogniser: str = ""
+    """The package that recognised the text of pictures."""
     embedded: int = 0
     total: int = 0
     """Number of parts of the document."""
@@ -173,7 +182,9 @@ class _Found:
 def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget, ranges: Ranges) -> _Found:
     """Read all parts, or those in `ranges`. If the worker is stopped or crashes, another one goes
     on after the part at which that happened."""
-    found, size = _Found(), 0
+    recogniser = installed_recogniser() if limits.ocr else ""
+    found, size = _Found(recogniser=recogniser), 0
+    memory = limits.ocr_memory if recogniser else limits.document_memory
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as counts:
         file.write(data)
         progress = _Progress(counts.fileno(), budget)
@@ -181,17 +192,17 @@ def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget, ranges: Ran
             file.seek(0)
             # -P: the current folder may contain files named as modules.
             command = [sys.executable, "-P", str(Path(document_worker.__file__))]
-            numbers = limits.document_memory, counts.fileno(), len(found.parts)
+            numbers = memory, counts.fileno(), len(found.parts)
             wanted = ",".join(f"{first}-{'' if last is None else last}" for first, last in ranges)
             found.status, written = run_bounded(
-                [*command, *map(str, numbers), wanted],
-                limits.document_seconds + _SECONDS_TO_START,
+                [*command, *map(str, numbers), wanted, recogniser],
+                (limits.ocr_seconds if recogniser else limits.document_seconds) + _SECONDS_TO_START,
                 limits.total_bytes,
                 budget,
                 stdin=file,
                 pass_fds=(counts.fileno(),),
                 progressed=progress,
-                memory=limits.document_memory,
+                memory=memory,
             )
             size += len(written)
             if size > limits.total_bytes:
@@ -238,7 +249,8 @@ def _missing(found: _Found) -> Iterator[Rejected]:
         yield Rejected(SkipReason.BAD_PAGES, detail, _SAVE_AGAIN, pages=len(unreadable))
     if empty and unit in ("page", "slide"):
         detail = f"has {_listed(empty, len(parts), unit)} without text"
-        yield Rejected(SkipReason.PAGES_WITHOUT_TEXT, detail, _OCR, pages=len(empty))
+        advice = _NOT_RECOGNISED if found.recogniser else _OCR
+        yield Rejected(SkipReason.PAGES_WITHOUT_TEXT, detail, advice, pages=len(empty))
     for part in parts:
         if part is not None and part.note:
             detail = f"is not read completely ({part.mark[1:-1]}: {part.note})"

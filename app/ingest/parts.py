@@ -20,6 +20,8 @@ class Part:
     text: str
     note: str = ""
     """If some of it is missing, what was read, such as `only the first 50,000 rows`."""
+    recognised: bool = False
+    """Whether its text was recognised in a picture."""
 
     @property
     def unit(self) -> str:

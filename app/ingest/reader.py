@@ -159,7 +159,9 @@ def _errors_about(what: str) -> Iterator[None]:
         yield
     except (Rejected, LimitReached) as error:
         rejected = error.rejected if isinstance(error, LimitReached) else error
-        raise IngestError(f"{what} {rejected.detail}", rejected.advice) from None
+        problem = IngestError(f"{what} {rejected.detail}", rejected.advice)
+        problem.reason = rejected.reason
+        raise problem from None
 
 
 # ------------------------------------------------------------------------------------- one file
@@ -174,7 +176,8 @@ class _Content:
 
     def read_as(self, path: str) -> FileRead:
         decoded = self.decoded
-        return FileRead(path, self.size, decoded.encoding, decoded.lossy, decoded.guessed)
+        doubts = decoded.lossy, decoded.guessed, decoded.recognised
+        return FileRead(path, self.size, decoded.encoding, *doubts)
 
     def missing_of(self, path: str) -> tuple[Skipped, ...]:
         return tuple(skipped(path, each) for each in self.decoded.missing)

@@ -13,7 +13,9 @@ from app.util import formatting
 
 
 class IngestError(UserError):
-    """An input cannot be read as text."""
+    """An input cannot be read as text. `reason` says why, if it is known."""
+
+    reason: SkipReason | None = None
 
 
 class ReadCancelled(Exception):
@@ -173,12 +175,13 @@ class FileRead:
     encoding: str
     lossy: bool
     guessed: bool
+    recognised: int = 0
     """See Decoded."""
 
     @property
     def doubtful(self) -> bool:
         """Whether the text may differ from what its author wrote."""
-        return self.lossy or self.guessed
+        return self.lossy or self.guessed or self.recognised > 0
 
     @property
     def label(self) -> str:
@@ -188,6 +191,9 @@ class FileRead:
     @property
     def sentence(self) -> str:
         """A sentence about what may be wrong with the text, and what to do."""
+        if self.recognised:
+            pages = formatting.plural(self.recognised, "page")
+            return f"{self.path} has {pages} read by OCR: names and figures may be wrong."
         if self.guessed:
             advice = "if letters look wrong, save it as UTF-8"
             return f"{self.path} states no encoding and was read as {self.label}: {advice}."

@@ -56,6 +56,10 @@ class Attachment:
         return f"Paste {paste[1]}" if paste else name
 
     @property
+    def pages_without_text(self) -> bool:
+        return any(each.reason is SkipReason.PAGES_WITHOUT_TEXT for each in self.skipped)
+
+    @property
     def facts(self) -> str:
         """`34 files · 118,204 tok · 5,120 lines`, with the size until the tokens are counted."""
         parts = []
@@ -83,7 +87,10 @@ class Attachment:
 
     @property
     def doubt_text(self) -> str:
-        """`read as Windows-1252 (Western European)`, `3 files in guessed encodings`, or empty."""
+        """`read as Windows-1252 (Western European)`, `3 files in guessed encodings`, `9 pages read
+        by OCR`, or empty."""
+        if recognised := sum(each.recognised for each in self.doubtful):
+            return f"{formatting.plural(recognised, 'page')} read by OCR"
         guessed = [each for each in self.doubtful if each.guessed]
         if len(guessed) > 1:
             return f"{len(guessed):,} files in guessed encodings"
@@ -213,7 +220,8 @@ class FileJob:
 
     @property
     def facts(self) -> str:
-        progress, parts = self.progress, ["reading"]
+        progress = self.progress
+        parts = ["recognising text" if self.limits.ocr else "reading"]
         if progress is not None and progress.files:
             parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
         if progress is not None and progress.pages:

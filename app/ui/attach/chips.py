@@ -54,6 +54,25 @@ class SkippedScreen(ModalScreen[None]):
             yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
+class OcrScreen(ModalScreen[bool]):
+    """Asks whether the text of pages that are pictures is to be recognised."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss(True)", "Recognise", id="ocr.start"),
+        Binding("escape", "dismiss(False)", "No", id="ocr.close"),
+    ]  # fmt: skip
+
+    def __init__(self, problem: str) -> None:
+        super().__init__()
+        self._problem = problem
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(f"{sanitize_line(self._problem)}.\n", markup=False)
+            yield Static("Recognise the text of its pictures? A page takes some seconds.\n")
+            yield Static(Content.styled("⏎ recognise   Esc no", "$ink-dim"))
+
+
 class SkippedList(HangingLines):
     """A heading and a list of sentences."""
 
@@ -101,6 +120,10 @@ class Chip(Widget, can_focus=True):
             tooltip="List skipped files and warnings (or click it)",
         ),
         Binding(
+            "o", "recognise", "OCR", id="chip.ocr",
+            tooltip="Recognise the text of pages that are pictures",
+        ),
+        Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
             tooltip="Remove the attachment (or click its ✕)",
         ),
@@ -116,6 +139,10 @@ class Chip(Widget, can_focus=True):
 
     @dataclass
     class ChoosePart(Message):
+        item: Attachment
+
+    @dataclass
+    class Recognise(Message):
         item: Attachment
 
     def __init__(self, item: Item) -> None:
@@ -157,6 +184,10 @@ class Chip(Widget, can_focus=True):
     def action_choose_part(self) -> None:
         if isinstance(self.item, Attachment):
             self.post_message(self.ChoosePart(self.item))
+
+    def action_recognise(self) -> None:
+        if isinstance(self.item, Attachment):
+            self.post_message(self.Recognise(self.item))
 
     def action_skipped(self) -> None:
         if isinstance(self.item, Attachment):

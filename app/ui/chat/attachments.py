@@ -12,7 +12,8 @@ from textual.message import Message
 from textual.widgets.text_area import Selection
 
 from app.errors import UserError
-from app.ingest.records import ReadCancelled
+from app.ingest.ocr import installed_recogniser
+from app.ingest.records import IngestError, ReadCancelled, SkipReason
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.settings.file import SettingsFile
@@ -24,13 +25,14 @@ from app.ui.attach.attachment import (
     make_attachment,
     merge,
 )
-from app.ui.attach.chips import Item
+from app.ui.attach.chips import Item, OcrScreen
 from app.ui.background import in_background, start_task
 from app.ui.chat.composer import Composer
 from app.ui.completion import typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
+NO_OCR = "No text recognition is installed: `uv tool install 'specchat[ocr]'` adds it."
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that the question names exists."""
 
@@ -59,18 +61,41 @@ class AttachmentReader:
         self._deferred: tuple[OpenChat, str] | None = None
         self._refused = ""
         """A question that was not sent, because it names a file that does not exist."""
+        self._scans: list[tuple[tuple[Document, ...], FileJob]] = []
+        """Documents with pages that are pictures, and how they were read."""
+        self._can_recognise = False
         self._sample: tuple[Document, str] | None = None
         """The sample and its question, until the user attaches something."""
 
     # -------------------------------------------------------------------------- reading
 
-    def attach(self, path: str, typed: str) -> None:
-        """Start reading a file or a folder for the conversation on the screen."""
+    def attach(self, path: str, typed: str, ocr: bool = False) -> None:
+        """Start reading a file, a part of one, or a folder for the conversation on the screen.
+        `ocr`: recognise the text of pages that are pictures."""
         self._remove_sample()
-        job = FileJob(path, typed, self._settings_file.settings.limits())
-        self._jobs[job] = self._open_chats.shown
+        job = self._start(path, typed, ocr)
         self._composer.chips.add(job)
+
+    def _start(self, path: str, typed: str, ocr: bool) -> FileJob:
+        limits = replace(self._settings_file.settings.limits(), ocr=ocr)
+        job = FileJob(path, typed, limits)
+        self._jobs[job] = self._open_chats.shown
         start_task(self._composer, lambda: self._read(job))
+        return job
+
+    def recognise(self, item: Attachment) -> None:
+        """Read a file again, and recognise the text of pages that are pictures."""
+        documents = (item.whole or item).documents
+        known = (job for read, job in self._scans if read is documents)
+        job = next(known, None)
+        if not item.pages_without_text:
+            self._composer.notice.show(f"'{item.name}' has no pages without text.")
+        elif job is None:
+            self._composer.notice.show(f"Attach '{item.name}' again to recognise its text.")
+        elif not self._can_recognise:
+            self._composer.notice.show(NO_OCR)
+        else:
+            self._composer.chips.replace(item, self._start(job.path, job.typed, ocr=True))
 
     def paste(self, text: str) -> None:
         chips = self._composer.chips
@@ -113,8 +138,12 @@ class AttachmentReader:
         except ReadCancelled:
             return
         except UserError as error:
-            self._failed(job, error)
+            if not await self._recognises(job, error):
+                self._failed(job, error)
             return
+        if new.pages_without_text and not job.limits.ocr:
+            self._scans.append((new.documents, job))
+            self._can_recognise = bool(await in_background(installed_recogniser))
         chat = self._jobs.pop(job, None)
         if chat is None:  # the chip was removed
             return
@@ -130,6 +159,21 @@ class AttachmentReader:
             chips.replace(job, new)
             self._show_doubts(new)
         self._send_deferred(chat)
+
+    async def _recognises(self, job: FileJob, error: UserError) -> bool:
+        """Offer to recognise the text of a file that has only pictures; returns whether that was
+        started."""
+        reason = error.reason if isinstance(error, IngestError) else None
+        if reason is not SkipReason.PAGES_WITHOUT_TEXT or job.limits.ocr:
+            return False
+        chat = self._jobs.get(job)
+        if chat is not self._open_chats.shown or not await in_background(installed_recogniser):
+            return False
+        if not await self._composer.app.push_screen_wait(OcrScreen(error.problem)):
+            return False
+        if self._jobs.pop(job, None) is not None:
+            self._composer.chips.replace(job, self._start(job.path, job.typed, ocr=True))
+        return True
 
     def _failed(self, job: FileJob, error: UserError) -> None:
         """Put the typed path back into the composer, or the draft."""
@@ -160,6 +204,8 @@ class AttachmentReader:
             return
         sentences = [each.sentence for each in new.skipped]
         sentences += [each.sentence for each in new.doubtful]
+        if new.pages_without_text and self._can_recognise:
+            sentences.append("To recognise their text, select the chip (Shift+Tab) and press o.")
         if sentences:
             self._composer.notice.show(" ".join(sentences))
 

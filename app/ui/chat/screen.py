@@ -323,6 +323,10 @@ class ChatScreen(MessagesScreen):
     def _remove_attachment(self, event: Chip.Removed) -> None:
         self.attachments.remove(event.item)
 
+    @on(Chip.Recognise)
+    def _recognise(self, event: Chip.Recognise) -> None:
+        self.attachments.recognise(event.item)
+
     @on(Chips.Changed)
     def _count_tokens(self) -> None:
         self.attachments.count()
