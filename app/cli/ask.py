@@ -62,7 +62,7 @@ from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
 """Maximum number of skipped files to list one by one."""
-INSTALL_OCR = "install specchat with text recognition (`uv tool install 'specchat[ocr]'`)"
+INSTALL_OCR = "install specchat with its extra `ocr`"
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""
 _EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)

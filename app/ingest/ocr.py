@@ -167,13 +167,13 @@ def _gutter(lines: Sequence[Line]) -> float | None:
     if not 2 * MIN_COLUMN_ROWS <= len(lines) <= MAX_LINES:
         return None
     width = max(each.right for each in lines) - min(each.left for each in lines)
-    best, fewest = None, MAX_CROSSING * len(lines)
+    best, max_crossing = None, MAX_CROSSING * len(lines)
     for cut in sorted({each.left for each in lines}):
         left = [each for each in lines if each.right <= cut]
         right = [each for each in lines if each.left >= cut]
         crossing = len(lines) - len(left) - len(right)
-        if crossing < fewest and _is_column(left, width) and _is_column(right, width):
-            best, fewest = cut, crossing
+        if crossing < max_crossing and _is_column(left, width) and _is_column(right, width):
+            best, max_crossing = cut, crossing
     return best
 
 

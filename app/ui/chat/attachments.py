@@ -32,7 +32,8 @@ from app.ui.completion import typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
-NO_OCR = "No text recognition is installed: `uv tool install 'specchat[ocr]'` adds it."
+NO_OCR = "No text recognition is installed: install specchat with its extra `ocr`."
+RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that the question names exists."""
 
@@ -202,10 +203,13 @@ class AttachmentReader:
     def _show_doubts(self, new: Attachment) -> None:
         if new.is_folder:
             return
-        sentences = [each.sentence for each in new.skipped]
+        scanned = SkipReason.PAGES_WITHOUT_TEXT if self._can_recognise else None
+        skipped = [
+            replace(each, advice=RECOGNISE) if each.reason is scanned else each
+            for each in new.skipped
+        ]
+        sentences = [each.sentence for each in skipped]
         sentences += [each.sentence for each in new.doubtful]
-        if new.pages_without_text and self._can_recognise:
-            sentences.append("To recognise their text, select the chip (Shift+Tab) and press o.")
         if sentences:
             self._composer.notice.show(" ".join(sentences))
 

@@ -37,6 +37,7 @@ from app.ui.attach.attachment import (
 from app.ui.attach.chips import Chip, SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
+from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 from tests.ui.helpers import (
     DOCUMENT,
@@ -174,6 +175,62 @@ async def test_a_heading_is_chosen_from_the_chip(tmp_path: Path) -> None:
         (chip,) = pilot.app.screen.query(Chip)
         assert isinstance(chip.item, Attachment)
         assert [(each.text, each.line) for each in chip.item.documents] == [("## Last\nRest.\n", 8)]
+
+
+async def test_the_text_of_pictures_is_recognised_if_the_user_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch)
+    path = written(tmp_path / "scan.pdf", pdf_of("", ""))
+    engine = FakeEngine()
+    async with started(engine) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "pictures but no text", "Recognise the text of its pictures?")
+        await pilot.press("escape")
+        await until_shown(pilot, "run text recognition")
+        assert box_text(pilot) == "@scan.pdf"
+        pilot.app.chat.composer.box.replace_all("")
+        attach(pilot, path)
+        await until_shown(pilot, "Recognise the text of its pictures?")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ scan.pdf", "2 pages read by OCR", "figures may be wrong")
+        await ask(pilot, engine)
+        (document,) = engine.asks[0].messages[0].documents
+        assert document.text.startswith("[Page 1]\nNotice of three months.\n")
+
+
+async def test_pages_that_are_pictures_are_recognised_from_the_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch)
+    path = written(tmp_path / "scan.pdf", pdf_of("Cover", "", "Three."))
+    note = written(tmp_path / "note.txt", "Note.\n")
+    async with started(size=(110, 30)) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "1 page skipped", "(2) without text: to recognise it")
+        attach(pilot, note)
+        await until_shown(pilot, "▣ note.txt")
+        await pilot.press("shift+tab", "o")
+        await until_shown(pilot, "'note.txt' has no pages without text.")
+        await pilot.press("shift+tab", "o")
+        await until_shown(pilot, "▣ scan.pdf", "1 page read by OCR")
+        first, last = pilot.app.screen.query(Chip)
+        assert (first.item.name, last.item.name) == ("scan.pdf", "note.txt")
+        assert isinstance(first.item, Attachment)
+        (restored,) = with_notes([make_attachment(first.item.documents)], to_notes([first.item]))
+        assert restored.doubt_text == "1 page read by OCR"
+
+
+async def test_recognition_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch, "time.sleep(60)")
+    path = written(tmp_path / "scan.pdf", pdf_of(""))
+    async with started() as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "Recognise the text of its pictures?")
+        await pilot.press("enter")
+        await until_shown(pilot, "◌ scan.pdf · recognising text")
+        await pilot.press("shift+tab", "backspace")
+        await until_gone(pilot, "scan.pdf")
 
 
 async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:
