@@ -43,6 +43,7 @@ from app.ingest.limits import ReadLimits
 from app.ingest.ocr import installed_recogniser
 from app.ingest.reader import STDIN, read
 from app.ingest.records import (
+    RECOGNISABLE,
     IngestError,
     ReadProgress,
     ReadResult,
@@ -85,14 +86,14 @@ def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadR
                 lambda progress: line.show(_progress_text(progress)),
             )
     except IngestError as error:
-        if error.reason is SkipReason.PAGES_WITHOUT_TEXT and not (limits and limits.ocr):
+        if error.reason in RECOGNISABLE and not (limits and limits.ocr):
             raise UserError(error.problem, _ocr_advice()) from None
         raise
     for result in inputs.results:
         for text in _report_lines(result):
             sys.stderr.write(sanitize_line(text) + "\n")
-    reasons = {each.reason for each in inputs.skipped}
-    if SkipReason.PAGES_WITHOUT_TEXT in reasons and not (limits and limits.ocr):
+    has_pictures = any(each.reason in RECOGNISABLE for each in inputs.skipped)
+    if has_pictures and not (limits and limits.ocr):
         sys.stderr.write(f"To read pages without text, {_ocr_advice()}.\n")
     return inputs
 

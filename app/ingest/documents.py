@@ -58,7 +58,6 @@ _MAX_STOPS = 3
 """After this many parts that take too long or crash the process, the rest is not read."""
 _SECONDS_TO_START = 3.0
 _SAVE_AGAIN = "save it again, or convert it to text"
-_OCR = "run text recognition (OCR) on it first"
 _NOT_RECOGNISED = "text recognition (OCR) found none"
 _AS_PDF = "if it has pictures, save it as PDF, and run text recognition (OCR) on that"
 
@@ -105,7 +104,8 @@ def document_text(
         detail = "is in an old Office format, which is not supported"
         raise Rejected(SkipReason.DOCUMENT, detail, f"save it as {_OLD[suffix]}")
     pages = (parse_ranges(wanted) or ()) if is_pdf else ()
-    found = _read_parts(data, limits, budget, pages)
+    recogniser = installed_recogniser() if limits.ocr and is_pdf else ""
+    found = _read_parts(data, limits, budget, pages, recogniser)
     texts = [part for part in found.parts if part is not None]
     if found.status == document_worker.PASSWORD:
         raise Rejected(SkipReason.DOCUMENT, f"{what} with a password", "save a copy without it")
@@ -132,8 +132,8 @@ def document_text(
             what, content = "has pages", f"{content} ({listed})"
         if not is_pdf:
             raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _AS_PDF)
-        advice = _NOT_RECOGNISED if found.recogniser else _OCR
-        raise Rejected(SkipReason.PAGES_WITHOUT_TEXT, f"{what} with {content}", advice)
+        advice = _NOT_RECOGNISED if found.recogniser else ""
+        raise Rejected(SkipReason.SCAN, f"{what} with {content}", advice)
     shown = [_shown(*each, found.unit) for each in zip(found.parts, found.numbers, strict=True)]
     text = "".join(shown)
     if wanted and not pages:
@@ -179,10 +179,11 @@ class _Found:
         return next((part.unit for part in self.parts if part is not None), "page")
 
 
-def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget, ranges: Ranges) -> _Found:
+def _read_parts(
+    data: bytes, limits: ReadLimits, budget: ReadBudget, ranges: Ranges, recogniser: str = ""
+) -> _Found:
     """Read all parts, or those in `ranges`. If the worker is stopped or crashes, another one goes
     on after the part at which that happened."""
-    recogniser = installed_recogniser() if limits.ocr else ""
     found, size = _Found(recogniser=recogniser), 0
     memory = limits.ocr_memory if recogniser else limits.document_memory
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as counts:
@@ -249,8 +250,10 @@ def _missing(found: _Found) -> Iterator[Rejected]:
         yield Rejected(SkipReason.BAD_PAGES, detail, _SAVE_AGAIN, pages=len(unreadable))
     if empty and unit in ("page", "slide"):
         detail = f"has {_listed(empty, len(parts), unit)} without text"
-        advice = _NOT_RECOGNISED if found.recogniser else _OCR
-        yield Rejected(SkipReason.PAGES_WITHOUT_TEXT, detail, advice, pages=len(empty))
+        advice = _NOT_RECOGNISED if found.recogniser else ""
+        is_slide = unit == "slide"
+        reason = SkipReason.SLIDES_WITHOUT_TEXT if is_slide else SkipReason.PAGES_WITHOUT_TEXT
+        yield Rejected(reason, detail, advice, pages=len(empty))
     for part in parts:
         if part is not None and part.note:
             detail = f"is not read completely ({part.mark[1:-1]}: {part.note})"

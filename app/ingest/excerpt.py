@@ -11,7 +11,7 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.ingest.filenames import printable
@@ -213,10 +213,12 @@ def excerpt(document: Document, wanted: str) -> tuple[Document, ...]:
     name = f"{_NUMBERED.sub('', document.name)}#{printable(label).replace('/', '∕')}"
     spans = outline.spans(found, len(text))
     if outline.unit != "line":
-        return (Document(name, "".join(text[start:end] for start, end in spans)),)
+        joined = "".join(text[start:end] for start, end in spans)
+        return (replace(document, name=name, text=joined, pinned=()),)
+    lines = (document.line + text.count("\n", 0, start) for start, _ in spans)
     return tuple(
-        Document(name, text[start:end], (), document.line + text.count("\n", 0, start))
-        for start, end in spans
+        replace(document, name=name, text=text[start:end], pinned=(), line=line)
+        for (start, end), line in zip(spans, lines, strict=True)
     )
 
 

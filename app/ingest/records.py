@@ -39,6 +39,8 @@ class SkipReason(StrEnum):
     ATTACHED = "attached"
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
+    SLIDES_WITHOUT_TEXT = "slides without text"
+    SCAN = "scan"
     TOO_LARGE = "too large"
     TOO_MUCH = "too much"
     TOO_DEEP = "too deep"
@@ -49,6 +51,7 @@ class SkipReason(StrEnum):
 
 
 _BY_NAME = "add it by name to include it"
+_OCR = "run text recognition (OCR) on it first"
 _PARTS_BY_NAME = "add the parts you need by name"
 
 REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
@@ -77,11 +80,9 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
         "save them, and add them by name",
     ),
     SkipReason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
-    SkipReason.PAGES_WITHOUT_TEXT: (
-        "pages without text",
-        "has pages without text",
-        "run text recognition (OCR) on it first",
-    ),
+    SkipReason.PAGES_WITHOUT_TEXT: ("pages without text", "has pages without text", _OCR),
+    SkipReason.SLIDES_WITHOUT_TEXT: ("slides without text", "has slides without text", _OCR),
+    SkipReason.SCAN: ("scanned", "has pictures but no text", _OCR),
     SkipReason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
     SkipReason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
     SkipReason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
@@ -95,6 +96,10 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     ),
 }
 """For each reason: a label, the rest of a sentence that begins with the path, and advice."""
+
+
+RECOGNISABLE = frozenset({SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SCAN})
+"""Reasons for which text recognition may help."""
 
 
 class Rejected(Exception):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 
 from app.ingest.limits import ReadLimits
-from app.ingest.records import FileRead, ReadProgress, Skipped, SkipReason
+from app.ingest.records import RECOGNISABLE, FileRead, ReadProgress, Skipped, SkipReason
 from app.protocol.prompt import Document
 from app.util import formatting
 
@@ -56,8 +56,9 @@ class Attachment:
         return f"Paste {paste[1]}" if paste else name
 
     @property
-    def pages_without_text(self) -> bool:
-        return any(each.reason is SkipReason.PAGES_WITHOUT_TEXT for each in self.skipped)
+    def has_pictures(self) -> bool:
+        """Whether text recognition may find more text."""
+        return any(each.reason in RECOGNISABLE for each in self.skipped)
 
     @property
     def facts(self) -> str:

@@ -13,7 +13,7 @@ from textual.widgets.text_area import Selection
 
 from app.errors import UserError
 from app.ingest.ocr import installed_recogniser
-from app.ingest.records import IngestError, ReadCancelled, SkipReason
+from app.ingest.records import RECOGNISABLE, IngestError, ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.settings.file import SettingsFile
@@ -89,7 +89,7 @@ class AttachmentReader:
         documents = (item.whole or item).documents
         known = (job for read, job in self._scans if read is documents)
         job = next(known, None)
-        if not item.pages_without_text:
+        if not item.has_pictures:
             self._composer.notice.show(f"'{item.name}' has no pages without text.")
         elif job is None:
             self._composer.notice.show(f"Attach '{item.name}' again to recognise its text.")
@@ -142,7 +142,7 @@ class AttachmentReader:
             if not await self._recognises(job, error):
                 self._failed(job, error)
             return
-        if new.pages_without_text and not job.limits.ocr:
+        if new.has_pictures and not job.limits.ocr:
             self._scans.append((new.documents, job))
             self._can_recognise = bool(await in_background(installed_recogniser))
         chat = self._jobs.pop(job, None)
@@ -165,7 +165,7 @@ class AttachmentReader:
         """Offer to recognise the text of a file that has only pictures; returns whether that was
         started."""
         reason = error.reason if isinstance(error, IngestError) else None
-        if reason is not SkipReason.PAGES_WITHOUT_TEXT or job.limits.ocr:
+        if reason not in RECOGNISABLE or job.limits.ocr:
             return False
         chat = self._jobs.get(job)
         if chat is not self._open_chats.shown or not await in_background(installed_recogniser):
@@ -203,9 +203,9 @@ class AttachmentReader:
     def _show_doubts(self, new: Attachment) -> None:
         if new.is_folder:
             return
-        scanned = SkipReason.PAGES_WITHOUT_TEXT if self._can_recognise else None
+        scanned = RECOGNISABLE if self._can_recognise else ()
         skipped = [
-            replace(each, advice=RECOGNISE) if each.reason is scanned else each
+            replace(each, advice=RECOGNISE) if each.reason in scanned else each
             for each in new.skipped
         ]
         sentences = [each.sentence for each in skipped]
