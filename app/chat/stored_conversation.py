@@ -447,7 +447,7 @@ class StoredConversation:
                 text = self._store.text(attachment)
             except StoreError as error:  # the messages can be shown without it
                 self._missing_document, text = error, ""
-            documents.append(Document(attachment.name, text, attachment.pinned))
+            documents.append(Document(attachment.name, text, attachment.pinned, attachment.line))
         return tuple(documents)
 
     def _retrieved(self, answer: records.MessageRecord) -> tuple[RetrievedPart, ...] | None:
@@ -490,7 +490,7 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
             ) from None
     stored = store.attach_all(contents)
     return [
-        replace(attachment, pinned=document.pinned)
+        replace(attachment, pinned=document.pinned, line=document.line)
         for attachment, document in zip(stored, documents, strict=True)
     ]
 

@@ -341,7 +341,7 @@ def last_draft(connection: sqlite3.Connection) -> DraftRecord | None:
 def save_draft(connection: sqlite3.Connection, draft: DraftRecord) -> None:
     messages.check_text(draft.text)
     messages.check_text(draft.notes)
-    attachments = json.dumps([[a.sha256, a.name, a.size] for a in draft.attachments])
+    attachments = json.dumps([[a.sha256, a.name, a.size, a.line] for a in draft.attachments])
     connection.execute("DELETE FROM drafts WHERE conversation IS ?", (draft.conversation,))
     connection.execute(
         f"INSERT INTO drafts ({_DRAFT_COLUMNS}, sequence) VALUES (?, ?, ?, ?, ?, ?,"
@@ -363,7 +363,9 @@ def _draft(row: tuple) -> DraftRecord:  # type: ignore[type-arg]
 
 def _draft_attachments(packed: str) -> tuple[AttachmentRecord, ...]:
     try:
-        listed = decode(tuple[tuple[str, str, int], ...], json.loads(packed))
+        listed = decode(tuple[tuple[str, str, int, int], ...], json.loads(packed))
     except ERRORS as error:
         raise DamagedError from error
-    return tuple(AttachmentRecord(*each) for each in listed)
+    return tuple(
+        AttachmentRecord(sha256, name, size, line=line) for sha256, name, size, line in listed
+    )

@@ -59,9 +59,9 @@ class RetrievalRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
-    """A document of a question; or, for an answer, a file or part of a file (from `line` on) that
-    was retrieved for it. `size` is the size of the original in bytes. `pinned` are the characters
-    `(start, end)` of the text that are always read."""
+    """A document of a question; or, for an answer, a file or part of a file that was retrieved for
+    it. `line` is the number of its first line in its file. `size` is the size of the original in
+    bytes. `pinned` are the characters `(start, end)` of the text that are always read."""
 
     sha256: str
     name: str

@@ -167,10 +167,18 @@ def _place(quote: Quote, messages: Sequence[Message]) -> str:
     number = quote.source.document
     assert number is not None
     document = messages[quote.source.message].in_prompt[number]
-    place = place_of(document.text, quote.start, document.line, document.name)
-    last = place.line + quote.text.count("\n")
-    lines = f"line {last:,}" if place.line == last else f"lines {place.line:,} to {last:,}"
-    return ", ".join(filter(None, (document.name, place.part, lines)))
+    first, last = (
+        place_of(document.text, offset, document.line, document.name)
+        for offset in (quote.start, quote.end - 1)
+    )
+    if first.part != last.part:
+        where = f"{first.part} to {last.part}"
+    elif first.line != last.line:
+        where = f"lines {first.line:,} to {last.line:,}"
+    else:
+        where = f"line {first.line:,}"
+    part = first.part if first.part == last.part else ""
+    return ", ".join(filter(None, (document.name, part, where)))
 
 
 def find_quotes(

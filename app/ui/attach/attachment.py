@@ -124,11 +124,16 @@ def paste_attachment(text: str, number: int) -> Attachment:
 
 
 def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
-    """The documents of a message as attachments: those of a folder belong together."""
+    """The documents of a message as attachments: those of a folder belong together, and so do
+    several ranges of lines of a file, which have the same name."""
     groups: list[list[Document]] = []
     folder = ""
     for document in documents:
         if folder and document.name.startswith(folder) and document.name != folder:
+            groups[-1].append(document)
+            continue
+        before = groups[-1][-1] if groups else None
+        if before and before.name == document.name and before.line < document.line:
             groups[-1].append(document)
             continue
         folder = document.name if document.name.endswith("/") else ""

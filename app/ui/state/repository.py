@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -263,7 +263,8 @@ class ChatRepository:
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
-                documents.append(Document(attachment.name, self._store.text(attachment)))
+                text = self._store.text(attachment)
+                documents.append(Document(attachment.name, text, line=attachment.line))
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
@@ -299,7 +300,11 @@ class ChatRepository:
             with suppress(UnicodeEncodeError):
                 new[document] = document.name, document.text.encode()
         known |= zip(new, store.attach_all([*new.values()]), strict=True)
-        attached = {document: stored for document, stored in known.items() if stored is not None}
+        attached = {
+            document: replace(stored, line=document.line)
+            for document, stored in known.items()
+            if stored is not None
+        }
         store.save_draft(to_record(draft, id, tuple(attached.values())))
         self._stored_attachments = attached
         self._last_draft = id, draft

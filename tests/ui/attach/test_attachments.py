@@ -403,6 +403,25 @@ async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
         assert documents[0].text == "A.\n"
 
 
+async def test_parts_keep_their_line_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.log", "".join(f"request {n}\n" for n in range(1, 21)))
+    lines = [("a.log#5-6,9", 5, "request 5\nrequest 6\n"), ("a.log#5-6,9", 9, "request 9\n")]
+    async with kept_app(tmp_path / "store") as (pilot, app):
+        app.chat.attachments.attach(f"{path}#5-6,9", "@a.log#5-6,9")
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
+        assert len(app.screen.query(Chip)) == 1
+        await ask(pilot, engine)
+        documents = engine.asks[0].messages[0].documents
+        assert [(each.name, each.line, each.text) for each in documents] == lines
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.log#5-6,9  ")
+        await ask(pilot, engine, "And then?")
+        documents = engine.asks[0].messages[0].documents
+        assert [(each.name, each.line, each.text) for each in documents] == lines
+
+
 async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) -> None:
     async with kept_app(tmp_path / "store") as (pilot, app):
         app.chat.attachments.read = Held()
