@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 import zipfile
+from dataclasses import astuple
 from pathlib import Path
 from typing import IO
 
@@ -56,7 +57,7 @@ def main(memory: int, progress: int, first: int, ranges: str = "", recogniser: s
     for done, number in enumerate(numbers[first:], first + 1):
         try:
             part = parts.read(number - 1)
-            _write(output, [part.mark, part.text, part.note, part.recognised])
+            _write(output, [*astuple(part)])
         except Exception:  # a parser may raise anything for a damaged part
             _write(output, None)
         os.pwrite(progress, b"%d %d " % (done, total), 0)

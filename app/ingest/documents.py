@@ -130,6 +130,9 @@ def document_text(
         if pages:
             listed = ", ".join(ranges_text(runs(found.numbers)))
             what, content = "has pages", f"{content} ({listed})"
+        if all(part.blank for part in texts):
+            detail = f"{what} whose pages are blank or damaged"
+            raise Rejected(SkipReason.DOCUMENT, detail, _SAVE_AGAIN)
         if not is_pdf:
             raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _AS_PDF)
         advice = _NOT_RECOGNISED if found.recogniser else ""
@@ -251,8 +254,11 @@ def _missing(found: _Found) -> Iterator[Rejected]:
     if empty and unit in ("page", "slide"):
         detail = f"has {_listed(empty, len(parts), unit)} without text"
         advice = _NOT_RECOGNISED if found.recogniser else ""
-        is_slide = unit == "slide"
-        reason = SkipReason.SLIDES_WITHOUT_TEXT if is_slide else SkipReason.PAGES_WITHOUT_TEXT
+        reason = SkipReason.PAGES_WITHOUT_TEXT
+        if unit == "slide":
+            reason = SkipReason.SLIDES_WITHOUT_TEXT
+        elif all(part.blank for part in parts if part and not part.text.strip()):
+            reason, advice = SkipReason.BLANK_PAGES, ""
         yield Rejected(reason, detail, advice, pages=len(empty))
     for part in parts:
         if part is not None and part.note:

@@ -22,6 +22,8 @@ class Part:
     """If some of it is missing, what was read, such as `only the first 50,000 rows`."""
     recognised: bool = False
     """Whether its text was recognised in a picture."""
+    blank: bool = False
+    """Whether nothing at all is on it, not even a picture."""
 
     @property
     def unit(self) -> str:

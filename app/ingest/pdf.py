@@ -60,18 +60,20 @@ class PdfPages:
             textpage = page.get_textpage()
             text = _cleaned(textpage.get_text_range())
             textpage.close()
-            is_picture = self._recogniser is not None and not text.strip()
-            if self._recogniser is not None and is_picture:
+            has_text = bool(text.strip())
+            drawn = raw.FPDFPage_CountObjects(page) + raw.FPDFPage_GetAnnotCount(page)
+            blank = not has_text and not drawn
+            if self._recogniser is not None and not has_text and not blank:
                 text = _cleaned(recognised_text(page, self._recogniser))
             lines = [*self._annotations(page)]
         finally:
             page.close()
         text = _with_headings(text, self._headings.get(number, []))
-        recognised = is_picture and bool(text.strip())
+        recognised = not has_text and bool(text.strip())
         if lines and text.strip():
             lines = [text, "", *lines]
         shown = "\n".join(lines) if lines else text
-        return Part(f"[Page {number + 1}]", shown, recognised=recognised)
+        return Part(f"[Page {number + 1}]", shown, "", recognised, blank)
 
     def _bookmarks(self) -> dict[int, list[tuple[int, str]]]:
         """Levels and titles of the bookmarks, by page."""

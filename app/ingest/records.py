@@ -40,6 +40,7 @@ class SkipReason(StrEnum):
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
     SLIDES_WITHOUT_TEXT = "slides without text"
+    BLANK_PAGES = "blank pages"
     SCAN = "scan"
     TOO_LARGE = "too large"
     TOO_MUCH = "too much"
@@ -82,6 +83,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
     SkipReason.PAGES_WITHOUT_TEXT: ("pages without text", "has pages without text", _OCR),
     SkipReason.SLIDES_WITHOUT_TEXT: ("slides without text", "has slides without text", _OCR),
+    SkipReason.BLANK_PAGES: ("blank pages", "has blank pages", "they are blank or damaged"),
     SkipReason.SCAN: ("scanned", "has pictures but no text", _OCR),
     SkipReason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
     SkipReason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),

@@ -16,7 +16,7 @@ from app.ingest.ocr import AppleVision, Line, installed_recogniser, text_of
 from app.ingest.pdf import PdfPages
 from app.ingest.records import SkipReason
 from tests.ingest.helpers import intake, refusal, written
-from tests.ingest.test_pdf import pdf_of
+from tests.ingest.test_pdf import NOTICE, PICTURE, assembled, pdf_of
 
 WITH_OCR = ReadLimits(ocr=True)
 PACKAGE = """
@@ -106,10 +106,11 @@ def test_the_rows_of_a_table_stay_together() -> None:
 
 def test_only_pages_without_text_are_recognised() -> None:
     recogniser = Scripted(placed("Notice\x07 of three months.", 0, 0))
-    pages = PdfPages(pdf_of("One.", "", "Three."), recogniser)
+    pages = PdfPages(assembled([NOTICE, PICTURE.encode(), b""]), recogniser)
     parts = [pages.read(number) for number in range(3)]
-    assert [each.text for each in parts] == ["One.", "Notice of three months.", "Three."]
+    assert [each.text for each in parts][1:] == ["Notice of three months.", ""]
     assert [each.recognised for each in parts] == [False, True, False]
+    assert [each.blank for each in parts] == [False, False, True]
     assert recogniser.pictures == 1
     empty = PdfPages(pdf_of(""), Scripted(placed(" ", 0, 0))).read(0)
     assert (empty.text, empty.recognised) == ("", False)
