@@ -382,7 +382,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             try:
                 await asyncio.wait_for(self._listed.wait(), KEY_WAIT_SECONDS)
             except TimeoutError:
-                return True
+                return key != "number_sign"  # that is typed text
         if key == "number_sign":
             return self._offers_parts()
         return self.is_open and (bool(self._completions) or (key == "escape" and self.display))

@@ -34,6 +34,8 @@ from app.ui.state.repository import OpenChat
 
 NO_OCR = "No text recognition is installed: install specchat with its extra `ocr`."
 RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
+MAX_SCANS = 8
+"""Files with pages that are pictures to remember, so that their text can be recognised."""
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that the question names exists."""
 
@@ -70,14 +72,13 @@ class AttachmentReader:
 
     # -------------------------------------------------------------------------- reading
 
-    def attach(self, path: str, typed: str, ocr: bool = False) -> None:
-        """Start reading a file, a part of one, or a folder for the conversation on the screen.
-        `ocr`: recognise the text of pages that are pictures."""
+    def attach(self, path: str, typed: str) -> None:
+        """Start reading a file, a part of one, or a folder for the conversation on the screen."""
         self._remove_sample()
-        job = self._start(path, typed, ocr)
-        self._composer.chips.add(job)
+        self._composer.chips.add(self._start(path, typed))
 
-    def _start(self, path: str, typed: str, ocr: bool) -> FileJob:
+    def _start(self, path: str, typed: str, ocr: bool = False) -> FileJob:
+        """`ocr`: recognise the text of pages that are pictures."""
         limits = replace(self._settings_file.settings.limits(), ocr=ocr)
         job = FileJob(path, typed, limits)
         self._jobs[job] = self._open_chats.shown
@@ -143,7 +144,7 @@ class AttachmentReader:
                 self._failed(job, error)
             return
         if new.has_pictures and not job.limits.ocr:
-            self._scans.append((new.documents, job))
+            self._scans = [*self._scans[1 - MAX_SCANS :], (new.documents, job)]
             self._can_recognise = bool(await in_background(installed_recogniser))
         chat = self._jobs.pop(job, None)
         if chat is None:  # the chip was removed
