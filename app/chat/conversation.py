@@ -344,16 +344,16 @@ class Conversation:
     def with_versions(self, question: Question, edit_of: Turn | None = None) -> Question:
         """The question, with each document marked whose file was attached to an earlier one, too:
         it replaces that version, or repeats it."""
-        before, known = _original_turn(edit_of), dict[tuple[str, str], Document]()
+        before, known = _original_turn(edit_of), dict[tuple[str, str, int], Document]()
         for turn in takewhile(lambda each: each is not before, self.turns):
             for each in turn.question.documents if turn.in_context else ():
                 if each.origin is not None:
-                    known[each.origin.path, each.name] = each
+                    known[each.origin.path, each.name, each.line] = each
 
         def version(document: Document) -> Document:
             if document.origin is None:
                 return document
-            old = known.get((document.origin.path, document.name))
+            old = known.get((document.origin.path, document.name, document.line))
             same = old is not None and old.text == document.text
             pinned = old.pinned if old is not None and same else document.pinned
             return replace(document, replaces=old, pinned=document.pinned or pinned)

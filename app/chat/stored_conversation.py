@@ -460,8 +460,16 @@ class StoredConversation:
             except StoreError as error:  # the messages can be shown without it
                 self._missing_document, text = error, ""
             old = versions.get((attachment.name, attachment.replaces))
-            name, origin = attachment.name, attachment.origin
-            documents.append(Document(name, text, attachment.pinned, origin=origin, replaces=old))
+            documents.append(
+                Document(
+                    attachment.name,
+                    text,
+                    attachment.pinned,
+                    attachment.line,
+                    origin=attachment.origin,
+                    replaces=old,
+                )
+            )
         return tuple(documents)
 
     def _retrieved(self, answer: records.MessageRecord) -> tuple[RetrievedPart, ...] | None:
@@ -507,6 +515,7 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
         replace(
             attachment,
             pinned=document.pinned,
+            line=document.line,
             origin=document.origin,
             replaces=_sha256(document.replaces.text) if document.replaces else "",
         )

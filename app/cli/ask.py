@@ -40,8 +40,16 @@ from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.ingest.limits import ReadLimits
+from app.ingest.ocr import installed_recogniser
 from app.ingest.reader import STDIN, read
-from app.ingest.records import ReadProgress, ReadResult, ReadResults, SkipReason
+from app.ingest.records import (
+    RECOGNISABLE,
+    IngestError,
+    ReadProgress,
+    ReadResult,
+    ReadResults,
+    SkipReason,
+)
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
@@ -55,6 +63,7 @@ from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
 """Maximum number of skipped files to list one by one."""
+INSTALL_OCR = "install specchat with its extra `ocr`"
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""
 _EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
@@ -68,17 +77,29 @@ def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadR
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
         sys.stderr.write("Standard input is not read with -f: add `-f -` to read it too.\n")
-    with ProgressLine() as line:
-        inputs = read(
-            paths,
-            sys.stdin.buffer if sys.stdin else None,
-            limits,
-            lambda progress: line.show(_progress_text(progress)),
-        )
+    try:
+        with ProgressLine() as line:
+            inputs = read(
+                paths,
+                sys.stdin.buffer if sys.stdin else None,
+                limits,
+                lambda progress: line.show(_progress_text(progress)),
+            )
+    except IngestError as error:
+        if error.reason in RECOGNISABLE and not (limits and limits.ocr):
+            raise UserError(error.problem, _ocr_advice()) from None
+        raise
     for result in inputs.results:
         for text in _report_lines(result):
             sys.stderr.write(sanitize_line(text) + "\n")
+    has_pictures = any(each.reason in RECOGNISABLE for each in inputs.skipped)
+    if has_pictures and not (limits and limits.ocr):
+        sys.stderr.write(f"To read pages without text, {_ocr_advice()}.\n")
     return inputs
+
+
+def _ocr_advice() -> str:
+    return "add --ocr" if installed_recogniser() else f"{INSTALL_OCR}, and add --ocr"
 
 
 def _is_piped() -> bool:
@@ -149,13 +170,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder to ask about, or - for standard input (also read if there is no -f);"
-        " can be repeated",
+        help="a file or folder to ask about, a part of a file such as report.pdf#5-10, or - for"
+        " standard input (also read if there is no -f); can be repeated",
     )
     command.add_argument(
         "--private", action="store_true", help="also read files in folders that may contain secrets"
     )
     command.add_argument("--ignored", action="store_true", help="also read files that git ignores")
+    command.add_argument(
+        "--ocr", action="store_true", help="recognise the text of PDF pages that are pictures"
+    )
     how = command.add_mutually_exclusive_group()
     how.add_argument(
         "--keep",
@@ -335,7 +359,10 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     sampling = settings.sampling().with_values(**_sampling_options(options))
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
+    if options.ocr and not installed_recogniser():
+        raise UserError("No text recognition is installed", INSTALL_OCR)
     limits = settings.limits(private=options.private, ignored=options.ignored)
+    limits = dataclasses.replace(limits, ocr=options.ocr)
     gathered = read_inputs(options.files, limits)
     if options.json:
         for each in gathered.skipped:

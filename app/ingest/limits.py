@@ -40,6 +40,12 @@ class ReadLimits:
     """Seconds to extract the text of one page, slide, sheet or section of a document."""
     document_memory: int = 1024 * MIB
     """Bytes of memory for reading one document."""
+    ocr: bool = False
+    """Recognise the text of PDF pages that are pictures, if a library for it is installed."""
+    ocr_seconds: float = 45.0
+    """Seconds to recognise the text of one page."""
+    ocr_memory: int = 4096 * MIB
+    """Bytes of memory for recognising text."""
     include_private: bool = False
     """Also read files that may contain passwords or keys."""
     include_ignored: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +20,10 @@ class Part:
     text: str
     note: str = ""
     """If some of it is missing, what was read, such as `only the first 50,000 rows`."""
+    recognised: bool = False
+    """Whether its text was recognised in a picture."""
+    blank: bool = False
+    """Whether nothing at all is on it, not even a picture."""
 
     @property
     def unit(self) -> str:
@@ -35,6 +41,50 @@ class Parts(Protocol):
 
     def read(self, number: int) -> Part:
         """Read a part; the first is 0."""
+
+
+_NUMBERS = re.compile(r"(\d{1,9})(-)?(\d{1,9})?")
+Ranges = tuple[tuple[int, int | None], ...]
+"""First and last numbers. None: up to the end."""
+
+
+def parse_ranges(text: str) -> Ranges | None:
+    """The numbers in a text such as `3`, `5-10`, `7-` or `3,5-10`; None for other texts."""
+    found: list[tuple[int, int | None]] = []
+    for each in text.split(","):
+        match = _NUMBERS.fullmatch(each.strip())
+        if match is None or (match[3] and not match[2]):
+            return None
+        first = int(match[1])
+        last = int(match[3]) if match[3] else None if match[2] else first
+        if last is not None and last < first:
+            return None
+        found.append((first, last))
+    return tuple(found)
+
+
+def numbers_in(ranges: Ranges, end: int) -> list[int]:
+    """The numbers from 1 to `end` that are in one of the ranges, ascending."""
+    found: set[int] = set()
+    for first, last in ranges:
+        found.update(range(max(1, first), min(end, end if last is None else last) + 1))
+    return sorted(found)
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as first and last numbers of runs."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def ranges_text(found: Sequence[tuple[int, int]]) -> list[str]:
+    """`["3", "5-10"]`"""
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
 
 
 class WithPassword(Exception):

@@ -11,6 +11,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
+from app.ingest.ocr import Recogniser, recognised_text
 from app.ingest.parts import Part, WithPassword
 
 _UNSEEN = 1 << 1 | 1 << 5
@@ -32,7 +33,9 @@ class PdfPages:
     """The pages of a PDF file, read one at a time. Scripts in the file never run: this build of
     PDFium has no JavaScript."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, recogniser: Recogniser | None = None) -> None:
+        """With a recogniser, the text of pages that are pictures is recognised."""
+        self._recogniser = recogniser
         try:
             self._file = pypdfium2.PdfDocument(data)
         except pypdfium2.PdfiumError as error:
@@ -57,13 +60,20 @@ class PdfPages:
             textpage = page.get_textpage()
             text = _cleaned(textpage.get_text_range())
             textpage.close()
+            has_text = bool(text.strip())
+            drawn = raw.FPDFPage_CountObjects(page) + raw.FPDFPage_GetAnnotCount(page)
+            blank = not has_text and not drawn
+            if self._recogniser is not None and not has_text and not blank:
+                text = _cleaned(recognised_text(page, self._recogniser))
             lines = [*self._annotations(page)]
         finally:
             page.close()
         text = _with_headings(text, self._headings.get(number, []))
+        recognised = not has_text and bool(text.strip())
         if lines and text.strip():
             lines = [text, "", *lines]
-        return Part(f"[Page {number + 1}]", "\n".join(lines) if lines else text)
+        shown = "\n".join(lines) if lines else text
+        return Part(f"[Page {number + 1}]", shown, "", recognised, blank)
 
     def _bookmarks(self) -> dict[int, list[tuple[int, str]]]:
         """Levels and titles of the bookmarks, by page."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest import rtf
-from app.ingest.documents import document_text, is_document
+from app.ingest.documents import document_text, is_document, page_count
+from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.filenames import is_private_key, is_unicode, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.mail import Mail, read_mail
@@ -57,9 +58,9 @@ def read(
     """Read files, folders and standard input (`-`).
 
     A document is named after its file or, inside a folder, by its path, which begins with the
-    folder's name. Paths in `paths` are read even if they are links, private or ignored. Inside a
-    folder, links are not followed, and unreadable, ignored and private files are skipped and
-    listed.
+    folder's name. A path may name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
+    `paths` are read even if they are links, private or ignored. Inside a folder, links are not
+    followed, and unreadable, ignored and private files are skipped and listed.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
     thread. Raises ReadCancelled, and IngestError if a path is missing, empty or not text, if a
@@ -88,6 +89,7 @@ def read(
 
 
 def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
+    path, part = split_path(path)
     with _errors_about(repr(path)):
         mode = file_mode(path)
         if stat.S_ISDIR(mode):
@@ -95,14 +97,30 @@ def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudge
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        content = _read_file(path, None, limits, budget, limits.total_bytes, include_private=True)
+        content = _read_file(
+            path, None, limits, budget, limits.total_bytes, include_private=True, part=part
+        )
         budget.add_file(content.size)
-        return content.alone(printable(Path(path).name), content.origin(os.path.abspath(path)))
+        origin = content.origin(os.path.abspath(path))
+        return content.alone(printable(Path(path).name), part, origin)
+
+
+def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
+    """The parts that can be named after the path of a file: of a PDF only its pages, because that
+    is fast. Raises IngestError and ReadCancelled."""
+    budget = ReadBudget(limits.seconds, None, cancelled)
+    with _errors_about(repr(path)):
+        data = read_file(path, None, lambda head: limits.document_bytes, budget)
+        if data.lstrip().startswith(b"%PDF-") and (pages := page_count(data, limits, budget)):
+            return Outline("page", range(1, pages + 1))
+        text = _text_of(path, data, limits, budget).text
+    return outline_of(Document(Path(path).name, text))
 
 
 def file_mode(path: str) -> int:
-    """Mode bits of a file or folder. Raises IngestError if it does not exist or cannot be
-    reached."""
+    """Mode bits of a file or folder; the path may name a part of a file. Raises IngestError if it
+    does not exist or cannot be reached."""
+    path, _ = split_path(path)
     if not path:
         raise IngestError("The file name is empty", "give a file, a folder or `-`")
     try:
@@ -144,7 +162,9 @@ def _errors_about(what: str) -> Iterator[None]:
         yield
     except (Rejected, LimitReached) as error:
         rejected = error.rejected if isinstance(error, LimitReached) else error
-        raise IngestError(f"{what} {rejected.detail}", rejected.advice) from None
+        problem = IngestError(f"{what} {rejected.detail}", rejected.advice)
+        problem.reason = rejected.reason
+        raise problem from None
 
 
 # ------------------------------------------------------------------------------------- one file
@@ -166,15 +186,20 @@ class _Content:
 
     def read_as(self, path: str) -> FileRead:
         decoded = self.decoded
-        return FileRead(path, self.size, decoded.encoding, decoded.lossy, decoded.guessed)
+        doubts = decoded.lossy, decoded.guessed, decoded.recognised
+        return FileRead(path, self.size, decoded.encoding, *doubts)
 
     def missing_of(self, path: str) -> tuple[Skipped, ...]:
         return tuple(skipped(path, each) for each in self.decoded.missing)
 
-    def alone(self, name: str, origin: Origin | None = None) -> ReadResult:
-        """The result for a file that is an input itself."""
-        document = Document(name, self.decoded.text, origin=origin)
-        return ReadResult(name, (document,), (self.read_as(name),), self.missing_of(name))
+    def alone(self, name: str, part: str = "", origin: Origin | None = None) -> ReadResult:
+        """The result for a file, or a part of one, that is an input itself. Raises Rejected."""
+        whole = Document(name, self.decoded.text, origin=origin)
+        documents = excerpt(whole, part) if part else (whole,)
+        name = documents[0].name
+        if not any(each.text.strip() for each in documents):
+            raise Rejected(SkipReason.EMPTY, "has no text in this part", "choose another one")
+        return ReadResult(name, documents, (self.read_as(name),), self.missing_of(name))
 
 
 def _read_file(
@@ -184,10 +209,12 @@ def _read_file(
     budget: ReadBudget,
     max_bytes: int,
     include_private: bool,
+    part: str = "",
 ) -> _Content:
     """Read a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
 
-    `include_private`: also read private keys. Raises Rejected, LimitReached and ReadCancelled.
+    `include_private`: also read private keys. `part`: only this part will be used. Raises
+    Rejected, LimitReached and ReadCancelled.
     """
 
     def size_limit(head: bytes) -> int:
@@ -201,23 +228,25 @@ def _read_file(
 
     modified = modification_time(name, parent)  # first: a change meanwhile must be noticed
     data = read_file(name, parent, size_limit, budget)
-    text = _text_of(name, data, limits, budget)
+    text = _text_of(name, data, limits, budget, part)
     return _Content(text, len(data), modified, hashlib.sha256(data).hexdigest())
 
 
-def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def _text_of(
+    name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, part: str = ""
+) -> Decoded:
     """The text of a file: for documents, web pages, notebooks, mail and Rich Text what a program
     would show, for other files their content. Raises as `_read_file` does."""
-    decoded = _decoded(name, data, limits, budget)
+    decoded = _decoded(name, data, limits, budget, part)
     if not decoded.text.strip():
         raise Rejected(SkipReason.EMPTY)
     return replace(decoded, text=whole_characters(decoded.text))
 
 
-def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, part: str) -> Decoded:
     suffix = os.path.splitext(name)[1].lower()
     if is_document(name, data[:HEAD]):
-        return document_text(name, data, limits, budget)
+        return document_text(name, data, limits, budget, part)
     if data.lstrip().startswith(rtf.MARK):
         return Decoded(rtf.rtf_text(data, budget.check), "rtf")
     if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:

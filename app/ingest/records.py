@@ -13,7 +13,9 @@ from app.util import formatting
 
 
 class IngestError(UserError):
-    """An input cannot be read as text."""
+    """An input cannot be read as text. `reason` says why, if it is known."""
+
+    reason: SkipReason | None = None
 
 
 class ReadCancelled(Exception):
@@ -32,10 +34,14 @@ class SkipReason(StrEnum):
     ENCODING = "encoding"
     EMPTY = "empty"
     DOCUMENT = "document"
+    NO_PART = "no part"
     CUT = "cut"
     ATTACHED = "attached"
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
+    SLIDES_WITHOUT_TEXT = "slides without text"
+    BLANK_PAGES = "blank pages"
+    SCAN = "scan"
     TOO_LARGE = "too large"
     TOO_MUCH = "too much"
     TOO_DEEP = "too deep"
@@ -46,6 +52,7 @@ class SkipReason(StrEnum):
 
 
 _BY_NAME = "add it by name to include it"
+_OCR = "run text recognition (OCR) on it first"
 _PARTS_BY_NAME = "add the parts you need by name"
 
 REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
@@ -66,6 +73,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     SkipReason.EMPTY: ("empty", "is empty", "there is nothing to read"),
     SkipReason.DOCUMENT: ("unreadable document", "cannot be read", "save it as text"),
+    SkipReason.NO_PART: ("missing part", "has no such part", "attach all of it"),
     SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
     SkipReason.ATTACHED: (
         "unread attachments",
@@ -73,11 +81,10 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
         "save them, and add them by name",
     ),
     SkipReason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
-    SkipReason.PAGES_WITHOUT_TEXT: (
-        "pages without text",
-        "has pages without text",
-        "run text recognition (OCR) on it first",
-    ),
+    SkipReason.PAGES_WITHOUT_TEXT: ("pages without text", "has pages without text", _OCR),
+    SkipReason.SLIDES_WITHOUT_TEXT: ("slides without text", "has slides without text", _OCR),
+    SkipReason.BLANK_PAGES: ("blank pages", "has blank pages", "they are blank or damaged"),
+    SkipReason.SCAN: ("scanned", "has pictures but no text", _OCR),
     SkipReason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
     SkipReason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
     SkipReason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
@@ -91,6 +98,10 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     ),
 }
 """For each reason: a label, the rest of a sentence that begins with the path, and advice."""
+
+
+RECOGNISABLE = frozenset({SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SCAN})
+"""Reasons for which text recognition may help."""
 
 
 class Rejected(Exception):
@@ -171,12 +182,13 @@ class FileRead:
     encoding: str
     lossy: bool
     guessed: bool
+    recognised: int = 0
     """See Decoded."""
 
     @property
     def doubtful(self) -> bool:
         """Whether the text may differ from what its author wrote."""
-        return self.lossy or self.guessed
+        return self.lossy or self.guessed or self.recognised > 0
 
     @property
     def label(self) -> str:
@@ -186,6 +198,9 @@ class FileRead:
     @property
     def sentence(self) -> str:
         """A sentence about what may be wrong with the text, and what to do."""
+        if self.recognised:
+            pages = formatting.plural(self.recognised, "page")
+            return f"{self.path} has {pages} read by OCR: names and figures may be wrong."
         if self.guessed:
             advice = "if letters look wrong, save it as UTF-8"
             return f"{self.path} states no encoding and was read as {self.label}: {advice}."

@@ -47,6 +47,8 @@ class Decoded:
     """Whether the encoding was guessed from the frequency of characters."""
     missing: tuple[Rejected, ...] = ()
     """Pages that are not in the text."""
+    recognised: int = 0
+    """Number of pages whose text was recognised in pictures."""
 
 
 def is_binary(head: bytes) -> bool:

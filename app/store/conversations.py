@@ -344,7 +344,7 @@ def save_draft(connection: sqlite3.Connection, draft: DraftRecord) -> None:
     messages.check_text(draft.notes)
     attachments = json.dumps(
         [
-            [a.sha256, a.name, a.size, None if a.origin is None else astuple(a.origin)]
+            [a.sha256, a.name, a.size, a.line, None if a.origin is None else astuple(a.origin)]
             for a in draft.attachments
         ]
     )
@@ -369,9 +369,10 @@ def _draft(row: tuple) -> DraftRecord:  # type: ignore[type-arg]
 
 def _draft_attachments(packed: str) -> tuple[AttachmentRecord, ...]:
     try:
-        listed = decode(tuple[tuple[str, str, int, Origin | None], ...], json.loads(packed))
+        listed = decode(tuple[tuple[str, str, int, int, Origin | None], ...], json.loads(packed))
     except ERRORS as error:
         raise DamagedError from error
     return tuple(
-        AttachmentRecord(sha256, name, size, origin=origin) for sha256, name, size, origin in listed
+        AttachmentRecord(sha256, name, size, line=line, origin=origin)
+        for sha256, name, size, line, origin in listed
     )

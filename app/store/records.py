@@ -59,10 +59,11 @@ class RetrievalRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
-    """A document of a question; or, for an answer, a file or part of a file (from `line` on) that
-    was retrieved for it. `size` is the size of the original in bytes. `pinned` are the characters
-    `(start, end)` of the text that are always read. `replaces` is the SHA-256 of the text of the
-    earlier version whose place in the prompt it takes, or empty."""
+    """A document of a question; or, for an answer, a file or part of a file that was retrieved for
+    it. `line` is the number of its first line in its file. `size` is the size of the original in
+    bytes. `pinned` are the characters `(start, end)` of the text that are always read. `replaces`
+    is the SHA-256 of the text of the earlier version whose place in the prompt it takes, or
+    empty."""
 
     sha256: str
     name: str

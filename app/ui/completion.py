@@ -26,11 +26,13 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
+from app.ingest.records import ReadCancelled
 from app.ui.background import in_background, start_task
 from app.ui.help import key_name
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
+    from app.ingest.excerpt import Outline
     from app.ingest.walk import DirListing, FolderEntry
 
 _TYPED = re.compile(r"/([\w-]*)")
@@ -57,7 +59,7 @@ MAX_SECONDS = 2.0
 MAX_SHOWN = 200
 _AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
 _WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
-_LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}$", re.DOTALL)
+_LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}(?:#.*)?$", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)")
 _AFTER_A_PATH = ".,;:!?)"
 _TO_ESCAPE = re.compile(r"([\s\\])")
@@ -206,11 +208,12 @@ class PathCompleter:
         return self._absolute(_split(word)[0])
 
     def take_named(self, text: str, strict: bool) -> tuple[str, list[str]]:
-        """A question without the files and folders that stand after an `@` (within a sentence
-        their names stay), and the paths of these. Waits for the disk. If `strict`, raises
-        IngestError for what does not exist and can hardly be anything but a path: it has a slash
-        or an ending."""
-        from app.ingest.reader import file_mode  # slow to import
+        """A question without the files, parts of files and folders that stand after an `@` (within
+        a sentence their names stay), and the paths of these. Waits for the disk. If `strict`,
+        raises IngestError for what does not exist and can hardly be anything but a path: it has a
+        slash or an ending."""
+        from app.ingest.excerpt import split_path  # slow to import
+        from app.ingest.reader import file_mode
 
         found: list[str] = []
         rest, at = "", 0
@@ -218,7 +221,8 @@ class PathCompleter:
             word = match[1].rstrip(_AFTER_A_PATH)
             path = _ESCAPED.sub(r"\1", word)
             absolute = self._absolute(path)
-            if not os.path.lexists(absolute):
+            file, part = split_path(absolute)
+            if not os.path.lexists(file):
                 if strict and _LIKE_A_PATH.match(path):
                     file_mode(path)
                 continue
@@ -227,7 +231,7 @@ class PathCompleter:
             at = match.start() + 1 + len(word)
             is_last = not text[at:].strip(_AFTER_A_PATH).strip()
             if rest.strip() and not (is_last and rest.rstrip().endswith((".", "?", "!", ":"))):
-                rest += os.path.basename(absolute)
+                rest += os.path.basename(file) + (f"#{part}" if part else "")
         return (rest + text[at:]).strip(), found
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
@@ -245,6 +249,34 @@ class PathCompleter:
             for _, entry in ranked[:MAX_SHOWN]
         ]
         return found
+
+    def document(self, word: str, listing: DirListing) -> tuple[str, str, str] | None:
+        """The file whose part is being typed, what stands for it in the box, and what of the part
+        is typed; None if none is."""
+        before, name = _split(word)
+        files = {each.name for each in listing.entries if not each.is_folder}
+        at = len(name)
+        while (at := name.rfind("#", 0, at)) > 0:
+            if any(each.startswith(name[: at + 1]) for each in files):
+                return None
+            if name[:at] in files:
+                path = before + name[:at]
+                return self._absolute(path), _escaped(path), name[at + 1 :]
+        return None
+
+    @staticmethod
+    def parts(path: str, typed: str, needle: str, outline: Outline) -> list[PathCompletion]:
+        """The parts of the file `path` that begin with, then those that contain, what is typed."""
+        low = needle.casefold()
+        named = [*outline.named()]
+        found = [each for each in named if each[0].casefold().startswith(low)]
+        found += [each for each in named if low in each[0].casefold() and each not in found]
+        if outline.can_find(needle) and needle not in dict(named):
+            found.insert(0, (needle, ""))
+        return [
+            PathCompletion(f"{path}#{name}", f"{typed}#{_escaped(name)}", f"#{name}", False, note)
+            for name, note in found[:MAX_SHOWN]
+        ]
 
     def _choice(self, before: str, name: str, is_folder: bool, note: str) -> PathCompletion:
         typed = _escaped(before + name) + "/" * (is_folder and bool(name))
@@ -309,6 +341,10 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             "tab", "complete", "Complete", id="completion.complete",
             tooltip="Open the folder, or do the same as Enter",
         ),
+        Binding(
+            "number_sign", "parts", "Parts", id="completion.parts",
+            tooltip="Choose pages, a sheet or a heading of the file",
+        ),
         Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Move up or down"),
         Binding("down", "move(1)", "Down", id="completion.down", tooltip="Move up or down"),
         Binding("escape", "dismiss", "Close", id="completion.close"),
@@ -332,6 +368,8 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         self._listings: dict[str, DirListing | UserError] = {}
         self._listing: set[str] = set()
         self._listed = asyncio.Event()
+        self._outlines: dict[str, Outline | UserError] = {}
+        self._outlining: set[str] = set()
         self._known_commands: list[Command] | None = None
 
     # -------------------------------------------------------------------------- which completions
@@ -344,7 +382,9 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             try:
                 await asyncio.wait_for(self._listed.wait(), KEY_WAIT_SECONDS)
             except TimeoutError:
-                return True
+                return key != "number_sign"  # that is typed text
+        if key == "number_sign":
+            return self._offers_parts()
         return self.is_open and (bool(self._completions) or (key == "escape" and self.display))
 
     def update_for_cursor(self, typing: bool) -> None:
@@ -377,6 +417,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
     def close(self) -> None:
         self.is_open, self._completions = False, []
         self._listings.clear()
+        self._outlines.clear()
         self._listed.set()
         self.display = False
 
@@ -414,9 +455,45 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         self._listed.set()
         if isinstance(listing, UserError):
             self._offer([], str(listing))
+        elif document := self.paths.document(word, listing):
+            self._complete_part(*document)
         else:
             more = f"Only the first {MAX_ENTRIES:,} names." if listing.truncated else ""
             self._offer(self.paths.completions(word, listing), more)
+
+    def _complete_part(self, path: str, typed: str, needle: str) -> None:
+        outline = self._outlines.get(path)
+        if isinstance(outline, UserError):
+            self._offer([], str(outline))
+        elif outline is not None:
+            example = "" if outline.sheets else ", such as #2 or #3,5-7"
+            self._offer(self.paths.parts(path, typed, needle, outline), f"{outline.units}{example}")
+        else:
+            self._offer([], "reading the file…")
+            if path not in self._outlining:
+                self._outlining.add(path)
+                start_task(self, lambda: self._outline(path))
+
+    async def _outline(self, path: str) -> None:
+        """Find out which parts a file has."""
+
+        def find() -> Outline:
+            from app.ingest.limits import ReadLimits  # late: the first drawing would wait
+            from app.ingest.reader import read_outline
+
+            return read_outline(path, ReadLimits(), lambda: not self.is_open)
+
+        try:
+            outline: Outline | UserError = await in_background(find)
+        except UserError as error:
+            outline = error
+        except ReadCancelled:
+            return
+        finally:
+            self._outlining.discard(path)
+        if self.is_open:
+            self._outlines[path] = outline
+            self.update_for_cursor(typing=True)
 
     async def _list(self, folder: str) -> None:
         def names() -> DirListing:
@@ -457,6 +534,28 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
 
     def action_dismiss(self) -> None:
         self.dismiss()
+
+    def _offers_parts(self) -> bool:
+        """Whether `#` chooses a part of the highlighted file: not if a listed name goes on with
+        it."""
+        chosen = self._highlighted
+        typed = _split(self._word.removeprefix("@"))[1].lower() + "#"
+        return (
+            isinstance(chosen, PathCompletion)
+            and not (chosen.is_folder or chosen.name.startswith("#"))
+            and chosen.typed.isprintable()
+            and not any(
+                typed in each.name.lower()
+                for each in self._completions
+                if isinstance(each, PathCompletion)
+            )
+        )
+
+    def action_parts(self) -> None:
+        chosen = self._highlighted
+        if isinstance(chosen, PathCompletion):
+            self._write(f"@{chosen.typed}#")
+            self.update_for_cursor(typing=True)
 
     async def action_choose(self) -> None:
         await self._choose(self._highlighted)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
+from itertools import takewhile
 
-_MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
+MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
-_HEADING = re.compile(r"^(#{1,6}) +(\S.*?)[ #]*$", re.MULTILINE)
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
+_HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)[ #]*$)", re.MULTILINE)
+"""A heading, or a line that begins or ends a block of code."""
 _SOURCE = re.compile(
-    r"\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
+    r"[^#]*\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
+    r"(?:#.*)?",
+    re.IGNORECASE | re.DOTALL,
 )
-"""Endings of files in which a `#` begins no heading."""
+"""Endings of files in which a `#` begins no heading; the name of a part may follow."""
 MAX_HEADING = 60
 """Longer headings are cut. In characters."""
 
@@ -47,28 +50,43 @@ class Place:
 def place_of(text: str, offset: int, first_line: int = 1, name: str = "") -> Place:
     """The place of a character. The text starts at the `first_line` of the file `name`."""
     start, part, line = 0, "", first_line
-    for mark in _MARK.finditer(text, 0, offset):
+    for mark in takewhile(lambda each: each.start() <= offset, MARK.finditer(text)):
         start, line = mark.end() + 1, 1
         number = f"{int(mark[2]):,}" if mark[2].isdecimal() else mark[2]
         part = f"{mark[1].lower()} {number}"
     line += text.count("\n", start, max(offset, start))
-    has_headings = not _SOURCE.fullmatch(PurePath(name).suffix.lower())
-    return Place(part, line, _headings(text, offset) if has_headings else ())
+    return Place(part, line, _path(text, offset, name))
 
 
-def _headings(text: str, offset: int) -> tuple[str, ...]:
-    """The Markdown headings that a character stands below, or in."""
-    fences = [match.start() for match in _FENCE.finditer(text, 0, offset)]
-    code = list(zip(fences[::2], [*fences[1::2], offset], strict=False))
-    path: list[tuple[int, str]] = []
-    for heading in _HEADING.finditer(text):
-        if heading.start() > offset:
-            break
-        if any(start < heading.start() < end for start, end in code):
-            continue
-        level = len(heading[1])
-        while path and path[-1][0] >= level:
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A Markdown heading. `start` is the offset of its first `#`."""
+
+    start: int
+    level: int
+    title: str
+
+
+def headings(text: str, name: str = "") -> Iterator[Heading]:
+    """Yield the headings of a text. A file whose `name` says that it is source code has none."""
+    if _SOURCE.fullmatch(name):
+        return
+    in_code = False
+    for found in _HEADING.finditer(text):
+        if not found[1]:
+            in_code = not in_code
+        elif not in_code:
+            yield Heading(found.start(), len(found[1]), found[2].strip())
+
+
+def _path(text: str, offset: int, name: str) -> tuple[str, ...]:
+    """The headings that a character stands below, or in."""
+    path: list[Heading] = []
+    for heading in takewhile(lambda each: each.start <= offset, headings(text, name)):
+        while path and path[-1].level >= heading.level:
             path.pop()
-        title = heading[2].strip()
-        path.append((level, title if len(title) <= MAX_HEADING else f"{title[:MAX_HEADING]}…"))
-    return tuple(title for _, title in path)
+        path.append(heading)
+    return tuple(
+        each.title if len(each.title) <= MAX_HEADING else f"{each.title[:MAX_HEADING]}…"
+        for each in path
+    )

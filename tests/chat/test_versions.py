@@ -63,6 +63,18 @@ def cited(chat: StoredConversation) -> list[list[str]]:
     ]
 
 
+def test_newer_versions_of_two_parts_of_a_file_take_their_places(store: Store) -> None:
+    def parts(*texts: str) -> list[Document]:
+        both = zip(texts, (3, 5), strict=True)
+        return [replace(version(text, name="contract.txt#3,5"), line=line) for text, line in both]
+
+    chat = opened(store, None)
+    ask(chat, *parts("Third.", "Fifth."))
+    again = [["New third.", "New fifth."], []]
+    assert texts(ask(chat, *parts("New third.", "New fifth.")).command) == again
+    assert texts(opened(store).ask_again(Mode.FULL, 0.5).command) == again
+
+
 def test_a_newer_version_takes_the_place_of_the_earlier_one(store: Store) -> None:
     chat = opened(store, None)
     assert texts(ask(chat, version(OLD), LETTER).command) == [[OLD, LETTER.text]]

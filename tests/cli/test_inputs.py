@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import ask
-from app.cli.ask import read_inputs
+from app.cli.ask import INSTALL_OCR, read_inputs
+from app.errors import UserError
 from app.ingest.limits import ReadLimits
 from app.ingest.records import IngestError, ReadProgress, ReadResults
+from tests.ingest.test_ocr import fake_rapidocr
+from tests.ingest.test_pdf import pdf_of
 
 
 @pytest.fixture
@@ -66,6 +69,30 @@ def test_a_guessed_encoding_is_told(docs: Path, capsys: pytest.CaptureFixture[st
     assert told(docs / "a", capsys) == [
         "a states no encoding and was read as Windows-1250 (Central European): if letters"
         " look wrong, save it as UTF-8."
+    ]
+
+
+def test_how_pages_without_text_can_be_read_is_told(
+    docs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = docs / "scan.pdf"
+    scan.write_bytes(pdf_of("Cover", ""))
+    monkeypatch.setattr(ask, "installed_recogniser", lambda: "")
+    assert told(scan, capsys)[-1] == f"To read pages without text, {INSTALL_OCR}, and add --ocr."
+    monkeypatch.setattr(ask, "installed_recogniser", lambda: "rapidocr")
+    assert told(scan, capsys)[-1] == "To read pages without text, add --ocr."
+    with pytest.raises(UserError, match=r"has pages with pictures but no text \(2\): add --ocr."):
+        read_inputs([f"{scan}#2"])
+
+
+def test_a_scan_is_read_with_ocr(
+    docs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_rapidocr(docs / "packages", monkeypatch)
+    scan = docs / "scan.pdf"
+    scan.write_bytes(pdf_of("Cover", ""))
+    assert told(scan, capsys, ReadLimits(ocr=True)) == [
+        "scan.pdf has 1 page read by OCR: names and figures may be wrong."
     ]
 
 

@@ -194,6 +194,15 @@ def test_a_passage_over_several_lines_has_the_numbers_of_both(
     assert "\n\n1. villages.txt, lines 1 to 2:\n\nThe village of Alm" in answer
 
 
+def test_a_passage_of_a_document_with_pages_has_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotation, "MIN_LEAD", 100)
+    pages = f"[Page 7]\nContents\n\n[Page 8]\n{VILLAGES}"
+    _, answer = answered("When was the mill built?", Document("villages.pdf#7-8", pages))
+    assert (
+        "\n\n1. villages.pdf#7-8, page 8, lines 1 to 2:\n\n[Page 8]\nThe village of Alm" in answer
+    )
+
+
 def test_the_answer_alone_is_pinned_and_nothing_if_nothing_is_near() -> None:
     villages = Document("villages.txt", VILLAGES)
     prompt, answer = answered("When was the mill of Alm built?", villages)

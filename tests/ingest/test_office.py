@@ -328,10 +328,14 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     title = slide(shape("title", "<a:r><a:t>Lease</a:t></a:r>"))
     picture = slide("<p:pic/>")
     slides = pptx(title, picture, picture, **{"ppt__embeddings__a.docx": b"x"})
-    assert [each.sentence for each in intake(written(tmp_path / "a.pptx", slides)).skipped] == [
+    path = written(tmp_path / "a.pptx", slides)
+    assert [each.sentence for each in intake(path).skipped] == [
         "a.pptx has 2 of 3 slides (2-3) without text: run text recognition (OCR) on it first.",
         "a.pptx has 1 embedded file that cannot be read: save them, and add them by name.",
     ]
+    for part, told in {"1-2": ["1 of 2 slides (2) without text"], "1": []}.items():
+        *slides_told, _embedded = intake(Path(f"{path}#{part}")).skipped
+        assert [each.detail.removeprefix("has ") for each in slides_told] == told
     rows = '<table:table-row table:number-rows-repeated="60000">{}</table:table-row>'
     cell = "<table:table-cell><text:p>A</text:p></table:table-cell>"
     sheet = f'<table:table table:name="Costs">{rows.format(cell)}</table:table>'

@@ -19,16 +19,19 @@ from app.ingest import document_worker
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
 from app.ingest.reader import read
-from app.ingest.records import LimitReached, ReadCancelled, ReadProgress
+from app.ingest.records import RECOGNISABLE, LimitReached, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
 SENTENCE = "The tenant may give notice of three months."
 
 
+PICTURE = "100 100 200 200 re f"
+
+
 def pdf_of(*pages: str) -> bytes:
-    """A PDF file with these lines, one on each page."""
-    shown = (f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else "" for text in pages)
+    """A PDF file with these lines, one on each page. Where a line is empty, there is a picture."""
+    shown = (f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET" if text else PICTURE for text in pages)
     return assembled([content.encode() for content in shown])
 
 
@@ -113,7 +116,7 @@ def test_a_hostile_pdf_file(tmp_path: Path, case: str) -> None:
 
 
 NOTICE = b"BT /F1 12 Tf 72 700 Td (The notice period is 30 days.) Tj ET"
-WITHOUT_TEXT = "a.pdf has 1 of 3 pages (2) without text: run text recognition (OCR) on it first."
+WITHOUT_TEXT = "a.pdf has 1 of 3 pages (2) without text: they are blank or damaged."
 BAD_PAGES = {
     "a text without its end": (b"BT /F1 12 Tf 72 700 Td (Middle Tj ET", b"", "", WITHOUT_TEXT),
     "a bad hexadecimal text": (b"BT /F1 12 Tf 72 700 Td <4G> Tj ET", b"", "@", ""),
@@ -145,7 +148,7 @@ def test_a_page_that_crashes_the_process_costs_only_that_page(
 ) -> None:
     worker = (
         "import os, sys; first = int(sys.argv[3]); number = first + 1\n"
-        'os.write(1, b\'0\\n["[Page %d]", "%d", ""]\\n["[Pa\' % (number, number))\n'
+        'os.write(1, b\'[0, 6]\\n["[Page %d]", "%d", ""]\\n["[Pa\' % (number, number))\n'
         "os.pwrite(int(sys.argv[2]), b'%d 6 ' % number, 0); os.abort()"
     )
     monkeypatch.setattr(document_worker, "__file__", str(written(tmp_path / "w.py", worker)))
@@ -174,6 +177,17 @@ def test_pages_without_text_are_counted(tmp_path: Path) -> None:
         ]
         assert result.skipped_summary == "8: 8 pages without text"
     assert "scan.pdf (skipped: pages without text)" in inside.documents[0].text
+
+
+def test_blank_pages_are_told_apart_from_pictures(tmp_path: Path) -> None:
+    blank = written(tmp_path / "a.pdf", assembled([NOTICE, b"", b""]))
+    (skipped,) = intake(blank).skipped
+    assert skipped.sentence.endswith("2 of 3 pages (2-3) without text: they are blank or damaged.")
+    assert skipped.reason not in RECOGNISABLE
+    mixed = written(tmp_path / "a.pdf", assembled([NOTICE, b"", PICTURE.encode()]))
+    assert intake(mixed).skipped[0].reason in RECOGNISABLE
+    nothing = written(tmp_path / "a.pdf", assembled([b"", b""]))
+    assert "is a PDF file whose pages are blank or damaged: save it again" in refusal(nothing)
 
 
 def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) -> None:

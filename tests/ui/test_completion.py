@@ -104,6 +104,41 @@ async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
         await until_shown(pilot, "▣ My notes.txt · 6 B · 1 line")
 
 
+async def test_a_part_of_a_file_is_chosen(start: Path) -> None:
+    written(start / "plan.md", "# Plan\n\n## Next steps\nBuy.\n\n## Costs\nMany.\n")
+    engine = FakeEngine()
+    async with started(engine) as pilot:
+        await pilot.press("@")
+        await until_shown(pilot, "plan.md")
+        await pilot.press("p", "l", "#")
+        await until(pilot, lambda: box_text(pilot) == "@plan.md#")
+        await until_shown(pilot, "#Plan", "#Next steps  line 3", "lines 1 to 7, such as #2")
+        await pilot.press("n", "enter")
+        await until_shown(pilot, "▣ plan.md#Next steps · ")
+        assert box_text(pilot) == ""
+        await pilot.press(*"@contract.txt#")
+        await until_shown(pilot, "lines 1 to 20")
+        await pilot.press(*"3-4")
+        await until_shown(pilot, "#3-4")
+        await pilot.press("tab")
+        await until_shown(pilot, "▣ contract.txt#3-4 · ")
+        await ask(pilot, engine, "What?")
+        documents = engine.asks[0].messages[0].documents
+        assert [(each.name, each.text, each.line) for each in documents] == [
+            ("plan.md#Next steps", "## Next steps\nBuy.\n\n", 3),
+            ("contract.txt#3-4", "Clause.\n" * 2, 3),
+        ]
+
+
+async def test_a_name_with_a_hash_is_completed_as_a_name(start: Path) -> None:
+    written(start / "contract.txt#2", "Two.\n")
+    async with started() as pilot:
+        await pilot.press("@")
+        await until_shown(pilot, "contract.txt#2")
+        await pilot.press(*"contract.txt#", "enter")
+        await until_shown(pilot, "▣ contract.txt#2 · ")
+
+
 async def test_text_that_matches_no_file_is_sent_as_it_is(start: Path) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
@@ -115,7 +150,13 @@ async def test_text_that_matches_no_file_is_sent_as_it_is(start: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["what is @gone.txt about?", "@src/gone", "(see)\n@~/gone-from-home and @contract.txt"]
+    "text",
+    [
+        "what is @gone.txt about?",
+        "@gone.txt#3-4",
+        "@src/gone",
+        "(see)\n@~/gone-from-home and @contract.txt",
+    ],
 )
 async def test_a_missing_file_is_reported_and_the_text_can_be_sent(start: Path, text: str) -> None:
     engine = FakeEngine()
@@ -138,6 +179,11 @@ async def test_a_missing_file_is_reported_and_the_text_can_be_sent(start: Path, 
             "@src what runs, and @contract.txt?",
             "what runs, and contract.txt?",
             ["a.py", "contract.txt"],
+        ),
+        (
+            "What is in @contract.txt#3,5-6?",
+            "What is in contract.txt#3,5-6?",
+            ["contract.txt#3,5-6"],
         ),
         ("of @contract.txt, @src/ or @all?", "of contract.txt, src or @all?", ["contract.txt"]),
     ],

@@ -35,7 +35,8 @@ four
         (PAGES, "one", 1, "page 1, line 1"),
         (PAGES, "three", 1, "page 12, line 2"),
         (PAGES, "three", 120, "page 12, line 2"),
-        (PAGES, "[Page 1]", 1, "line 1"),
+        (PAGES, "[Page 1]", 1, "page 1, line 1"),
+        (PAGES, "Page 12]", 1, "page 12, line 1"),
         (SLIDES, "two", 1, "slide 2 (hidden), line 1"),
         (SHEETS, "b", 1, "sheet Prices 2024, line 1"),
         ("see [Page 3]\nx", "x", 1, "line 2"),  # no line of its own

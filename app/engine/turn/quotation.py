@@ -21,6 +21,7 @@ from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Message
+from app.util.places import place_of
 from app.util.prose import keeps_lines
 from app.util.sentences import Unit, asks_for_overview, questions_in, units
 
@@ -162,14 +163,22 @@ def _answer(found: Found, messages: Sequence[Message]) -> str:
 
 
 def _place(quote: Quote, messages: Sequence[Message]) -> str:
-    """Name and lines of a passage, such as `report.txt, lines 4 to 6`."""
+    """Where a passage is, such as `report.txt, lines 4 to 6` or `a.pdf, page 3, line 4`."""
     number = quote.source.document
     assert number is not None
     document = messages[quote.source.message].in_prompt[number]
-    first = document.line + document.text.count("\n", 0, quote.start)
-    last = first + quote.text.count("\n")
-    lines = f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
-    return f"{document.name}, {lines}" if document.name else lines
+    first, last = (
+        place_of(document.text, offset, document.line, document.name)
+        for offset in (quote.start, quote.end - 1)
+    )
+    if first.part != last.part:
+        where = f"{first.part} to {last.part}"
+    elif first.line != last.line:
+        where = f"lines {first.line:,} to {last.line:,}"
+    else:
+        where = f"line {first.line:,}"
+    part = first.part if first.part == last.part else ""
+    return ", ".join(filter(None, (document.name, part, where)))
 
 
 def find_quotes(

@@ -12,7 +12,15 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 
 from app.ingest.limits import ReadLimits
-from app.ingest.records import Changes, FileRead, IngestError, ReadProgress, Skipped, SkipReason
+from app.ingest.records import (
+    RECOGNISABLE,
+    Changes,
+    FileRead,
+    IngestError,
+    ReadProgress,
+    Skipped,
+    SkipReason,
+)
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
 
@@ -41,6 +49,8 @@ class Attachment:
     """Whether only a sample was counted."""
     changes: Changes | None = field(default=None, compare=False)
     """What has changed in its files since they were read."""
+    whole: Attachment | None = field(default=None, compare=False, repr=False)
+    """The document that this is a part of, if it was chosen from the chip."""
 
     @property
     def is_folder(self) -> bool:
@@ -56,6 +66,11 @@ class Attachment:
         name = self.documents[0].name
         paste = _PASTE.fullmatch(name)
         return f"Paste {paste[1]}" if paste else name
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether text recognition may find more text."""
+        return any(each.reason in RECOGNISABLE for each in self.skipped)
 
     @property
     def facts(self) -> str:
@@ -85,7 +100,10 @@ class Attachment:
 
     @property
     def doubt_text(self) -> str:
-        """`read as Windows-1252 (Western European)`, `3 files in guessed encodings`, or empty."""
+        """`read as Windows-1252 (Western European)`, `3 files in guessed encodings`, `9 pages read
+        by OCR`, or empty."""
+        if recognised := sum(each.recognised for each in self.doubtful):
+            return f"{formatting.plural(recognised, 'page')} read by OCR"
         guessed = [each for each in self.doubtful if each.guessed]
         if len(guessed) > 1:
             return f"{len(guessed):,} files in guessed encodings"
@@ -101,6 +119,15 @@ def make_attachment(documents: Iterable[Document]) -> Attachment:
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
 
 
+def part_of(attached: Attachment, wanted: str) -> Attachment:
+    """A part of a document, or of the one that it is a part of. Raises Rejected."""
+    from app.ingest.excerpt import excerpt  # slow to import: not before the first frame
+
+    whole = attached.whole or attached
+    part = make_attachment(excerpt(whole.documents[0], wanted))
+    return replace(part, skipped=whole.skipped, doubtful=whole.doubtful, whole=whole)
+
+
 def paste_attachment(text: str, number: int) -> Attachment:
     """Terminals send a carriage return for every line end of a paste; a text without newlines gets
     them back. `number` counts the pastes of a message, from 1."""
@@ -109,11 +136,16 @@ def paste_attachment(text: str, number: int) -> Attachment:
 
 
 def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
-    """The documents of a message as attachments: those of a folder belong together."""
+    """The documents of a message as attachments: those of a folder belong together, and so do
+    several ranges of lines of a file, which have the same name."""
     groups: list[list[Document]] = []
     folder = ""
     for document in documents:
         if folder and document.name.startswith(folder) and document.name != folder:
+            groups[-1].append(document)
+            continue
+        before = groups[-1][-1] if groups else None
+        if before and before.name == document.name and before.line < document.line:
             groups[-1].append(document)
             continue
         folder = document.name if document.name.endswith("/") else ""
@@ -210,7 +242,8 @@ class FileJob:
 
     @property
     def facts(self) -> str:
-        progress, parts = self.progress, ["reading"]
+        progress = self.progress
+        parts = ["recognising text" if self.limits.ocr else "reading"]
         if progress is not None and progress.files:
             parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
         if progress is not None and progress.pages:

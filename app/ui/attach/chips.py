@@ -54,6 +54,25 @@ class SkippedScreen(ModalScreen[None]):
             yield Static(Content.styled("Esc close", "$ink-dim"))
 
 
+class OcrScreen(ModalScreen[bool]):
+    """Asks whether the text of pages that are pictures is to be recognised."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss(True)", "Recognise", id="ocr.start"),
+        Binding("escape", "dismiss(False)", "No", id="ocr.close"),
+    ]  # fmt: skip
+
+    def __init__(self, problem: str) -> None:
+        super().__init__()
+        self._problem = problem
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(f"{sanitize_line(self._problem)}.\n", markup=False)
+            yield Static("Recognise the text of its pictures? A page takes some seconds.\n")
+            yield Static(Content.styled("⏎ recognise   Esc no", "$ink-dim"))
+
+
 class SkippedList(HangingLines):
     """A heading and a list of sentences."""
 
@@ -102,12 +121,20 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List changed and skipped files, and warnings (select it with Shift+Tab)",
-        ),
-        Binding(
             "enter", "read_again", "Read again", id="chip.read_again",
             tooltip="Read a file or folder that has changed again (or click it)",
+        ),
+        Binding(
+            "enter", "choose_part", "Part", id="chip.part",
+            tooltip="Attach only a part: pages, a sheet, a heading (select it with Shift+Tab)",
+        ),
+        Binding(
+            "space", "skipped", "Skipped", id="chip.skipped",
+            tooltip="List changed and skipped files, and warnings (or click it)",
+        ),
+        Binding(
+            "o", "recognise", "OCR", id="chip.ocr",
+            tooltip="Recognise the text of pages that are pictures",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
@@ -128,6 +155,14 @@ class Chip(Widget, can_focus=True):
     @dataclass
     class ShowSkipped(Message):
         item: Attachment | Changes
+
+    @dataclass
+    class ChoosePart(Message):
+        item: Attachment
+
+    @dataclass
+    class Recognise(Message):
+        item: Attachment
 
     def __init__(self, item: Shown) -> None:
         super().__init__()
@@ -174,18 +209,29 @@ class Chip(Widget, can_focus=True):
             return
         if offset.x >= self._cross:
             self.action_remove()
-        else:
+        elif self.changes is not None:
             self.action_read_again()
+        else:
+            self.action_skipped()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enter chooses a part if nothing has changed."""
+        return action != "read_again" or self.changes is not None
 
     def action_read_again(self) -> None:
-        """If nothing has changed, list what was skipped instead."""
-        if isinstance(self.item, FileJob) or self.changes is None:
-            self.action_skipped()
-        else:
-            self.post_message(self.ReadAgain(self.item))
+        assert isinstance(self.item, Attachment | Changes)
+        self.post_message(self.ReadAgain(self.item))
+
+    def action_choose_part(self) -> None:
+        if isinstance(self.item, Attachment):
+            self.post_message(self.ChoosePart(self.item))
 
     def action_remove(self) -> None:
         self.post_message(self.Removed(self.item))
+
+    def action_recognise(self) -> None:
+        if isinstance(self.item, Attachment):
+            self.post_message(self.Recognise(self.item))
 
     def action_skipped(self) -> None:
         if not isinstance(self.item, FileJob):

@@ -13,7 +13,8 @@ from textual.message import Message
 from textual.widgets.text_area import Selection
 
 from app.errors import UserError
-from app.ingest.records import Changes, ReadCancelled
+from app.ingest.ocr import installed_recogniser
+from app.ingest.records import RECOGNISABLE, Changes, IngestError, ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.settings.file import SettingsFile
@@ -26,7 +27,7 @@ from app.ui.attach.attachment import (
     make_attachment,
     merge,
 )
-from app.ui.attach.chips import Shown
+from app.ui.attach.chips import OcrScreen, Shown
 from app.ui.background import in_background, start_task
 from app.ui.chat.composer import Composer
 from app.ui.completion import typed_path
@@ -36,6 +37,8 @@ from app.ui.state.repository import OpenChat
 WATCH_SECONDS = 5.0
 MIN_PAUSE = 10.0
 """Minimum pause after a check, as a multiple of the time that it took."""
+NO_OCR = "No text recognition is installed: install specchat with its extra `ocr`."
+RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that the question names exists."""
 
@@ -75,7 +78,7 @@ class AttachmentReader:
     # -------------------------------------------------------------------------- reading
 
     def attach(self, path: str, typed: str) -> None:
-        """Start reading a file or a folder for the conversation on the screen."""
+        """Start reading a file, a part of one, or a folder for the conversation on the screen."""
         self._remove_sample()
         job = FileJob(path, typed, self._settings_file.settings.limits())
         self._composer.chips.add(job)
@@ -100,6 +103,23 @@ class AttachmentReader:
     def _start(self, job: FileJob) -> None:
         self._jobs[job] = self._open_chats.shown
         start_task(self._composer, lambda: self._read(job))
+
+    async def recognise(self, item: Attachment) -> None:
+        """Read a file again, and recognise the text of pages that are pictures."""
+        from app.ingest.changes import read_again_path  # slow to import
+
+        document, chips = (item.whole or item).documents[0], self._composer.chips
+        if not item.has_pictures:
+            self._composer.notice.show(f"'{item.name}' has no pages without text.")
+        elif document.origin is None:
+            self._composer.notice.show(f"Attach '{item.name}' again to recognise its text.")
+        elif not await in_background(installed_recogniser):
+            self._composer.notice.show(NO_OCR)
+        elif item in chips.attached:
+            path, limits = read_again_path(document), self._settings_file.settings.limits()
+            job = FileJob(path, typed_path(path), replace(limits, ocr=True), item)
+            chips.replace(item, job)
+            self._start(job)
 
     def paste(self, text: str) -> None:
         chips = self._composer.chips
@@ -155,8 +175,11 @@ class AttachmentReader:
         except ReadCancelled:
             return
         except UserError as error:
-            self._failed(job, error)
+            if not await self._recognises(job, error):
+                self._failed(job, error)
             return
+        offers_ocr = new.has_pictures and not job.limits.ocr
+        offers_ocr = offers_ocr and bool(await in_background(installed_recogniser))
         chat = self._jobs.pop(job, None)
         if chat is None:  # the chip was removed
             return
@@ -170,8 +193,26 @@ class AttachmentReader:
             chips.remove_item(job)
         else:
             chips.replace(job, new)
-            self._show_doubts(new)
+            self._show_doubts(new, offers_ocr)
         self._send_deferred(chat)
+
+    async def _recognises(self, job: FileJob, error: UserError) -> bool:
+        """Offer to recognise the text of a file that has only pictures; returns whether that was
+        started."""
+        reason = error.reason if isinstance(error, IngestError) else None
+        if reason not in RECOGNISABLE or job.limits.ocr:
+            return False
+        chat = self._jobs.get(job)
+        if chat is not self._open_chats.shown or not await in_background(installed_recogniser):
+            return False
+        if not await self._composer.app.push_screen_wait(OcrScreen(error.problem)):
+            return False
+        if self._jobs.pop(job, None) is not None:
+            limits = replace(job.limits, ocr=True)
+            again = FileJob(job.path, job.typed, limits, job.previous, job.known)
+            self._composer.chips.replace(job, again)
+            self._start(again)
+        return True
 
     def _failed(self, job: FileJob, error: UserError) -> None:
         """Put the typed path back into the composer, or the draft."""
@@ -200,10 +241,15 @@ class AttachmentReader:
             )
         return old is not None
 
-    def _show_doubts(self, new: Attachment) -> None:
+    def _show_doubts(self, new: Attachment, offers_ocr: bool) -> None:
         if new.is_folder:
             return
-        sentences = [each.sentence for each in new.skipped]
+        scanned = RECOGNISABLE if offers_ocr else ()
+        skipped = [
+            replace(each, advice=RECOGNISE) if each.reason in scanned else each
+            for each in new.skipped
+        ]
+        sentences = [each.sentence for each in skipped]
         sentences += [each.sentence for each in new.doubtful]
         if sentences:
             self._composer.notice.show(" ".join(sentences))

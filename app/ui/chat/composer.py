@@ -18,8 +18,9 @@ from app.chat.conversation import Turn
 from app.estimate.guard import asks_for_every_token
 from app.ingest.records import Changes
 from app.protocol.options import Mode
-from app.ui.attach.attachment import FileJob
+from app.ui.attach.attachment import Attachment, FileJob, part_of
 from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen, is_long
+from app.ui.background import in_background, start_task
 from app.ui.chat.chrome import Notice
 from app.ui.chat.slider import KeepSlider
 from app.ui.completion import CompletionList
@@ -364,6 +365,28 @@ class Composer(Vertical):
             self.app.push_screen(SkippedScreen(item))
         else:
             self.notice.show(f"Nothing in '{item.name}' was skipped.")
+
+    def on_chip_choose_part(self, event: Chip.ChoosePart) -> None:
+        event.stop()
+        if event.item.whole is None and len(event.item.documents) > 1:
+            self.notice.show(f"To attach a part of '{event.item.name}', type @ and its file.")
+        else:
+            start_task(self, lambda: self._choose_part(event.item))
+
+    async def _choose_part(self, item: Attachment) -> None:
+        from app.ingest.excerpt import outline_of  # slow to import
+        from app.ui.attach.part_screen import WHOLE, PartScreen
+
+        whole = item.whole or item
+        outline = await in_background(lambda: outline_of(whole.documents[0]))
+        is_part = item.whole is not None
+        wanted = await self.app.push_screen_wait(PartScreen(whole.name, outline, is_part))
+        if wanted is None:
+            return
+        new = whole if wanted == WHOLE else await in_background(lambda: part_of(item, wanted))
+        for each in self.chips.attached:
+            if each.documents is item.documents:  # its tokens may have been counted since
+                self.chips.replace(each, new)
 
     def _write(self, text: str) -> None:
         """Set the text without clearing the notice."""

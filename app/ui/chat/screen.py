@@ -337,6 +337,10 @@ class ChatScreen(MessagesScreen):
         self.attachments.read_again(event.item)
         self.composer.box.focus()
 
+    @on(Chip.Recognise)
+    def _recognise(self, event: Chip.Recognise) -> None:
+        start_task(self, lambda: self.attachments.recognise(event.item))
+
     @on(Chips.Changed)
     def _count_tokens(self) -> None:
         self.attachments.count()

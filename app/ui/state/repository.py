@@ -264,7 +264,8 @@ class ChatRepository:
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
                 text = self._store.text(attachment)
-                documents.append(Document(attachment.name, text, origin=attachment.origin))
+                name, line, origin = attachment.name, attachment.line, attachment.origin
+                documents.append(Document(name, text, line=line, origin=origin))
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
@@ -301,7 +302,7 @@ class ChatRepository:
                 new[document] = document.name, document.text.encode()
         known |= zip(new, store.attach_all([*new.values()]), strict=True)
         attached = {
-            document: replace(stored, origin=document.origin)
+            document: replace(stored, line=document.line, origin=document.origin)
             for document, stored in known.items()
             if stored is not None
         }

@@ -37,6 +37,7 @@ from app.ui.attach.attachment import (
 from app.ui.attach.chips import Chip, SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
+from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 from tests.ui.helpers import (
     DOCUMENT,
@@ -93,7 +94,7 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
     async with started(engine) as pilot:
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
-        await pilot.press("shift+tab", "enter")
+        await pilot.press("shift+tab", "space")
         await until_shown(pilot, "src/.env may contain passwords", "src/data.bin is a binary file")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, SkippedScreen))
@@ -114,7 +115,7 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
     async with started(size=(110, 30)) as pilot:
         attach(pilot, scan)
         await until_shown(pilot, "▣ scan.pdf", "9 pages skipped", "9 of 10 pages (2-10)")
-        await pilot.press("shift+tab", "enter")
+        await pilot.press("shift+tab", "space")
         await until_shown(pilot, "scan.pdf has 9 of 10 pages (2-10) without text")
         await pilot.press("escape")
         attach(pilot, old)
@@ -124,6 +125,112 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
             (restored,) = with_notes([make_attachment(chip.item.documents)], to_notes([chip.item]))
             assert restored.skipped_text == chip.item.skipped_text
             assert restored.doubt_text == chip.item.doubt_text
+
+
+async def test_a_part_is_chosen_from_the_chip(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pdf", pdf_of(*(f"This is page {n}." for n in range(1, 13))))
+    engine = FakeEngine()
+    async with started(engine) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "▣ a.pdf · ")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "A part of a.pdf", "pages 1 to 12", "Type pages, such as 2")
+        await pilot.press(*"5-70")
+        await until_shown(pilot, "a.pdf has no page 70: it has pages 1 to 12.")
+        await pilot.press("enter", "backspace", "backspace")
+        await pilot.press(*"6,9", "enter")
+        await until_shown(pilot, "▣ a.pdf#5-6,9 · ")
+        await pilot.press("enter")
+        await until_shown(pilot, "All of it")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ a.pdf · ")
+        await pilot.press("enter")
+        await until_shown(pilot, "A part of a.pdf")
+        await pilot.press("1", "0", "-", "enter")
+        await until_shown(pilot, "▣ a.pdf#10-12 · ")
+        pilot.app.screen.query_one("ComposeBox").focus()
+        await ask(pilot, engine)
+        (document,) = engine.asks[0].messages[0].documents
+        assert (document.name, document.text[:28]) == (
+            "a.pdf#10-12",
+            "[Page 10]\nThis is page 10.\n\n",
+        )
+
+
+async def test_a_heading_is_chosen_from_the_chip(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.md", "# Plan\n\n## Next\nBuy.\n## Next\nSell.\n\n## Last\nRest.\n")
+    folder = repository(tmp_path)
+    async with started() as pilot:
+        attach(pilot, folder)
+        await until_shown(pilot, "▣ src/")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "To attach a part of 'src/', type @ and its file.")
+        await pilot.press("backspace")
+        attach(pilot, path)
+        await until_shown(pilot, "▣ a.md")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "Plan", "line 1", "Next", "line 3", "Last", "line 8")
+        await pilot.press(*"last", "enter")
+        await until_shown(pilot, "▣ a.md#Last · ")
+        (chip,) = pilot.app.screen.query(Chip)
+        assert isinstance(chip.item, Attachment)
+        assert [(each.text, each.line) for each in chip.item.documents] == [("## Last\nRest.\n", 8)]
+
+
+async def test_the_text_of_pictures_is_recognised_if_the_user_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch)
+    path = written(tmp_path / "scan.pdf", pdf_of("", ""))
+    engine = FakeEngine()
+    async with started(engine) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "pictures but no text", "Recognise the text of its pictures?")
+        await pilot.press("escape")
+        await until_shown(pilot, "run text recognition")
+        assert box_text(pilot) == "@scan.pdf"
+        pilot.app.chat.composer.box.replace_all("")
+        attach(pilot, path)
+        await until_shown(pilot, "Recognise the text of its pictures?")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ scan.pdf", "2 pages read by OCR", "figures may be wrong")
+        await ask(pilot, engine)
+        (document,) = engine.asks[0].messages[0].documents
+        assert document.text.startswith("[Page 1]\nNotice of three months.\n")
+
+
+async def test_pages_that_are_pictures_are_recognised_from_the_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch)
+    path = written(tmp_path / "scan.pdf", pdf_of("Cover", "", "Three."))
+    note = written(tmp_path / "note.txt", "Note.\n")
+    async with started(size=(110, 30)) as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "1 page skipped", "(2) without text: to recognise it")
+        attach(pilot, note)
+        await until_shown(pilot, "▣ note.txt")
+        await pilot.press("shift+tab", "o")
+        await until_shown(pilot, "'note.txt' has no pages without text.")
+        await pilot.press("shift+tab", "o")
+        await until_shown(pilot, "▣ scan.pdf", "1 page read by OCR")
+        first, last = pilot.app.screen.query(Chip)
+        assert (first.item.name, last.item.name) == ("scan.pdf", "note.txt")
+        assert isinstance(first.item, Attachment)
+        (restored,) = with_notes([make_attachment(first.item.documents)], to_notes([first.item]))
+        assert restored.doubt_text == "1 page read by OCR"
+
+
+async def test_recognition_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_rapidocr(tmp_path / "packages", monkeypatch, "time.sleep(60)")
+    path = written(tmp_path / "scan.pdf", pdf_of(""))
+    async with started() as pilot:
+        attach(pilot, path)
+        await until_shown(pilot, "Recognise the text of its pictures?")
+        await pilot.press("enter")
+        await until_shown(pilot, "◌ scan.pdf · recognising text")
+        await pilot.press("shift+tab", "backspace")
+        await until_gone(pilot, "scan.pdf")
 
 
 async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:
@@ -294,6 +401,25 @@ async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
         names = ["a.txt", "src/", "src/main.py", "src/same.py", "paste-1.txt"]
         assert [each.name for each in documents] == names
         assert documents[0].text == "A.\n"
+
+
+async def test_parts_keep_their_line_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.log", "".join(f"request {n}\n" for n in range(1, 21)))
+    lines = [("a.log#5-6,9", 5, "request 5\nrequest 6\n"), ("a.log#5-6,9", 9, "request 9\n")]
+    async with kept_app(tmp_path / "store") as (pilot, app):
+        app.chat.attachments.attach(f"{path}#5-6,9", "@a.log#5-6,9")
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
+        assert len(app.screen.query(Chip)) == 1
+        await ask(pilot, engine)
+        documents = engine.asks[0].messages[0].documents
+        assert [(each.name, each.line, each.text) for each in documents] == lines
+    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+        await until_shown(pilot, "▣ a.log#5-6,9  ")
+        await ask(pilot, engine, "And then?")
+        documents = engine.asks[0].messages[0].documents
+        assert [(each.name, each.line, each.text) for each in documents] == lines
 
 
 async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations model
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -l watch -d 'check attached files and folders for changes and new files every few seconds'
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -F
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s h -l help -d 'show this help message and exit'
-complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input (also read if there is no -f); can be repeated'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, a part of a file such as report.pdf#5-10, or - for standard input (also read if there is no -f); can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l private -d 'also read files in folders that may contain secrets'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l ignored -d 'also read files that git ignores'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -l ocr -d 'recognise the text of PDF pages that are pictures'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l keep -x -d 'fraction of the documents to read: 0 to 1, such as 0.2, or auto'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l full -d 'read in full'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l auto -d 'let auto mode decide between a sparse and a full read'

@@ -78,7 +78,7 @@ async def attaching(stage: Stage) -> None:
         for chip in reversed(stage.app.screen.query(Chip)):
             await stage.press("shift+tab")
             await stage.until(lambda chip=chip: chip.has_focus, "the chip before")
-        await stage.press("enter")
+        await stage.press("space")
         await stage.shown("symbolic link")
         await stage.take("skipped")
 

@@ -1,0 +1,252 @@
+"""Parts of documents, named after a `#`: `contract.pdf#5-10` (pages; slides, sections and lines
+likewise), `table.xlsx#Costs` (a sheet), `notes.md#Next steps` (a heading with what is below it).
+
+Several are separated by commas. In documents with pages, slides or sections, a heading means those
+that it and its text are on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from app.ingest.filenames import printable
+from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs
+from app.ingest.records import Rejected, SkipReason
+from app.protocol.prompt import Document
+from app.util.places import MARK, Heading, headings
+
+MAX_LISTED = 8
+"""Maximum number of sheets or headings to list in a sentence."""
+_HIDDEN = " (hidden)"
+_NUMBERED = re.compile(r"#\d[\d,-]*$")
+"""The name of a part that has only numbers."""
+_NUMBER = re.compile(r"^[a-z]?[\d.]+\s+")
+"""The number of a chapter, before its title."""
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The path of a file, and the part that is named after it. The part is empty if the path itself
+    exists, or no file does. Waits for the disk."""
+    if "#" in path and not os.path.lexists(path):
+        end = len(path)
+        while (end := path.rfind("#", 0, end)) > 0:
+            if os.path.isfile(path[:end]):
+                return path[:end], path[end + 1 :].strip()
+    return path, ""
+
+
+def check_pages(ranges: Ranges, total: int) -> None:
+    """Raise Rejected if a document of `total` pages does not have these."""
+    pages = Outline("page", range(1, total + 1))
+    for number in (each for range_ in ranges for each in range_):
+        if number is not None and number not in pages.numbers:
+            raise pages.missing(str(number))
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The units of a document (pages, slides, sections, sheets or lines), and the headings in
+    them."""
+
+    unit: str
+    """`page`, `slide`, `section`, `sheet` or `line`."""
+    numbers: Sequence[int]
+    """The number of each unit, ascending. Sheets are counted from 1."""
+    starts: Sequence[int] = ()
+    """The offset of each unit."""
+    sheets: tuple[str, ...] = ()
+    headings: tuple[tuple[Heading, int, int], ...] = ()
+    """Each with the numbers of the first and the last unit of its text."""
+
+    def find(self, wanted: str) -> tuple[str, list[tuple[int, int]]]:
+        """The name of a part, or of several, and the first and last numbers of their units. Raises
+        Rejected."""
+        pieces = [wanted]
+        if self._find_one(wanted) is None:
+            pieces = [each.strip() for each in wanted.split(",") if each.strip()] or pieces
+        found = []
+        for each in pieces:
+            one = self._find_one(each)
+            if one is None:
+                raise self.missing(each)
+            found.append(one)
+        return ",".join(name for name, *_ in found), [(first, last) for _, first, last in found]
+
+    def can_find(self, wanted: str) -> bool:
+        """Whether these are numbers of units, or several parts, such as `3,5-10`."""
+        if parse_ranges(wanted) is None and "," not in wanted:
+            return False
+        try:
+            self.find(wanted)
+        except Rejected:
+            return False
+        return True
+
+    def spans(self, found: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+        """The characters of these units in a text that ends at `end`; those that touch are one."""
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(found):
+            after = bisect_right(self.numbers, last)
+            start = self.starts[bisect_left(self.numbers, first)]
+            stop = self.starts[after] if after < len(self.starts) else end
+            if merged and start <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+            else:
+                merged.append((start, stop))
+        return merged
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of sheets and headings, and where each heading is, such as `page 3`."""
+        found = dict.fromkeys(self.sheets, "")
+        for heading, first, _ in () if self.sheets else self.headings:
+            found.setdefault(heading.title, f"{self.unit} {first:,}")
+        yield from found.items()
+
+    @cached_property
+    def units(self) -> str:
+        """`pages 1 to 40`, `only page 1`, `the sheets 'Costs' and 'Income'`"""
+        if self.sheets:
+            return _listed("sheet", self.sheets)
+        if len(self.numbers) == 1:
+            return f"only {self.unit} {self.numbers[0]:,}"
+        found = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in runs(self.numbers)]
+        return f"{self.unit}s {', '.join(found)}"
+
+    def missing(self, wanted: str) -> Rejected:
+        """The error for a part that does not exist, which says which parts do."""
+        ranges, has = parse_ranges(wanted), self.units
+        if ranges is not None:
+            numbers = [each for range_ in ranges for each in range_ if each is not None]
+            gone = (each for each in numbers if each not in self.numbers)
+            what = f"{self.unit} {next(gone, numbers[-1]):,}"
+        elif self.sheets:
+            what = f"sheet '{printable(wanted)}'"
+        elif self.headings:
+            what = f"heading '{printable(wanted)}'"
+            has += f", and {_listed('heading', [each.title for each, *_ in self.headings])}"
+        else:
+            what = f"part '{printable(wanted)}'"
+        return Rejected(SkipReason.NO_PART, f"has no {what}", f"it has {has}")
+
+    def _find_one(self, wanted: str) -> tuple[str, int, int] | None:
+        """The name of a part, and the first and last numbers of its units."""
+        if (sheet := _match(wanted, self.sheets)) is not None:
+            return self.sheets[sheet], sheet + 1, sheet + 1
+        ranges = parse_ranges(wanted)
+        if ranges is not None:
+            first, last = ranges[0]
+            if last is None:
+                last = self.numbers[-1]
+            has_both = first in self.numbers and last in self.numbers and first <= last
+            if len(ranges) > 1 or not has_both:
+                return None
+            if self.sheets and first == last:
+                return self.sheets[first - 1], first, last
+            return ranges_text([(first, last)])[0], first, last
+        heading = _match(wanted, [each.title for each, *_ in self.headings])
+        if heading is None:
+            return None
+        found, first, last = self.headings[heading]
+        return found.title, first, last
+
+
+def outline_of(document: Document) -> Outline:
+    """The units of a document by the marks in its text, or else its lines."""
+    text = document.text
+    starts, bodies, numbers, names = [0], [0], [0], [""]
+    unit = ""
+    for mark in MARK.finditer(text):
+        name = mark[2].removesuffix(_HIDDEN)
+        kind = mark[1].lower()
+        count = numbers[-1] + 1
+        number = count if kind == "sheet" else int(name) if name.isdecimal() else 0
+        if kind == (unit or kind) and number > numbers[-1]:
+            unit = kind
+            starts.append(mark.start())
+            bodies.append(mark.end())
+            numbers.append(number)
+            names.append(name)
+    if not unit:
+        starts = bodies = [0, *(match.end() for match in re.finditer("\n", text[:-1]))]
+        lines = range(document.line, document.line + len(starts))
+        return Outline("line", lines, starts, (), _below(document, starts, bodies, lines))
+    del starts[0], bodies[0], numbers[0], names[0]
+    sheets = tuple(names) if unit == "sheet" else ()
+    return Outline(unit, numbers, starts, sheets, _below(document, starts, bodies, numbers))
+
+
+def _below(
+    document: Document, starts: Sequence[int], bodies: Sequence[int], numbers: Sequence[int]
+) -> tuple[tuple[Heading, int, int], ...]:
+    """The headings with the first and last units of what is below each, up to the next heading of
+    the same or a higher level. `bodies` are the offsets of the units' texts."""
+    found, text = [*headings(document.text, document.name)], document.text
+    ends = [len(text)] * len(found)
+    pending: list[int] = []
+    for index, each in enumerate(found):
+        while pending and found[pending[-1]].level >= each.level:
+            ends[pending.pop()] = each.start
+        pending.append(index)
+    result = []
+    for each, end in zip(found, ends, strict=True):
+        first = bisect_right(starts, each.start) - 1
+        last = bisect_right(starts, end) - 1
+        if end < len(text) and not text[bodies[last] : end].strip():
+            last -= 1
+        if 0 <= first <= last:
+            result.append((each, numbers[first], numbers[last]))
+    return tuple(result)
+
+
+def excerpt(document: Document, wanted: str) -> tuple[Document, ...]:
+    """A part of a document, or several, under a name that says which. Lines that do not follow each
+    other become documents with the same name; pages, slides, sections and sheets stay together.
+    Raises Rejected."""
+    outline = outline_of(document)
+    label, found = outline.find(wanted)
+    text = document.text
+    name = f"{_NUMBERED.sub('', document.name)}#{printable(label).replace('/', '∕')}"
+    spans = outline.spans(found, len(text))
+    if outline.unit != "line":
+        joined = "".join(text[start:end] for start, end in spans)
+        return (replace(document, name=name, text=joined, pinned=()),)
+    lines = (document.line + text.count("\n", 0, start) for start, _ in spans)
+    return tuple(
+        replace(document, name=name, text=text[start:end], pinned=(), line=line)
+        for (start, end), line in zip(spans, lines, strict=True)
+    )
+
+
+def _match(wanted: str, names: Sequence[str]) -> int | None:
+    """The index of a name, or of the only one that starts with `wanted`. Case, spaces and a number
+    before the name do not matter."""
+    key = _key(wanted)
+    keys = [*map(_key, names)]
+    bare = [_NUMBER.sub("", each) for each in keys]
+    for each in (keys, bare):
+        if key in each:
+            return each.index(key)
+    if parse_ranges(wanted) is not None:
+        return None
+    starting = [n for n, each in enumerate(keys) if each.startswith(key)]
+    starting = starting or [n for n, each in enumerate(bare) if each.startswith(key)]
+    return starting[0] if len(starting) == 1 else None
+
+
+def _key(name: str) -> str:
+    return " ".join(name.split()).casefold()
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """`the sheets 'A', 'B' and 'C'`"""
+    if len(names) == 1:
+        return f"only the {what} '{printable(names[0])}'"
+    shown = [f"'{printable(each)}'" for each in names[:MAX_LISTED]]
+    more = len(names) - len(shown)
+    last = f"{more:,} more" if more else shown.pop()
+    return f"the {what}s {', '.join(shown)} and {last}"

@@ -1,0 +1,229 @@
+"""Parts of documents, named after a `#`."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from app.ingest.documents import document_text
+from app.ingest.excerpt import Outline, excerpt, split_path
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.reader import read, read_outline
+from app.ingest.records import IngestError
+from app.protocol.prompt import Document
+from app.util.places import place_of
+from tests.ingest.helpers import folder, intake, refusal, written
+from tests.ingest.test_pdf import pdf_of
+
+LOG = "".join(f"request {number}\n" for number in range(1, 301))
+NOTES = """# Plan
+intro
+
+## Next steps
+Buy a boat.
+
+```
+# no heading
+```
+### Detail, large
+red
+
+## Later
+Sell it.
+"""
+MANUAL = "[Page 1]\nCover\n\n[Page 2]\n# Term\nLong.\n\n[Page 3]\nStill.\n# Costs\nMany.\n\n"
+SLIDES = "[Slide 1]\n# Hello\n\n[Slide 2 (hidden)]\n# Costs\n- 3\n\n[Slide 3]\n# End\n"
+SHEETS = "[Sheet Costs]\n| a |\n\n[Sheet 2024, May (hidden)]\n| b |\n\n[Sheet Income]\n| c |\n"
+
+
+def workbook(**sheets: str) -> bytes:
+    """A workbook of sheets with one cell each."""
+    book = openpyxl.Workbook()
+    del book[book.sheetnames[0]]
+    for name, cell in sheets.items():
+        book.create_sheet(name).append([cell])
+    out = io.BytesIO()
+    book.save(out)
+    return out.getvalue()
+
+
+def outline(path: Path) -> Outline:
+    return read_outline(str(path), ReadLimits(), lambda: False)
+
+
+def pages(*numbers: int) -> str:
+    return "".join(f"[Page {number}]\nThis is page {number}.\n\n" for number in numbers)
+
+
+@pytest.fixture
+def pdf(tmp_path: Path) -> Path:
+    return written(
+        tmp_path / "a.pdf", pdf_of(*(f"This is page {number}." for number in range(1, 13)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted", "expected"),
+    [
+        ("a.log", LOG, "100", {100: "request 100\n"}),
+        ("a.log", LOG, "299-", {299: "request 299\nrequest 300\n"}),
+        ("a.log", LOG, "7, 5-6,5", {5: "request 5\nrequest 6\nrequest 7\n"}),
+        ("a.log", LOG, "9,1-2", {1: "request 1\nrequest 2\n", 9: "request 9\n"}),
+        ("a.txt", "one\ntwo", "2", {2: "two"}),
+        ("a.txt", "one\n\n\n", "1-3", {1: "one\n\n\n"}),
+        ("a.md", NOTES, "next steps", {4: NOTES[NOTES.index("## N") : NOTES.index("## L")]}),
+        ("a.md", NOTES, "Detail, large", {10: "### Detail, large\nred\n\n"}),
+        ("a.md", NOTES, "det,later", {10: NOTES[NOTES.index("### D") :]}),
+        ("a.md", NOTES, "Plan", {1: NOTES}),
+        ("a.md", "# 1 Start\na\n# 1.2 Costs\nb\n", "costs", {3: "# 1.2 Costs\nb\n"}),
+        ("a.pdf", MANUAL, "1,3", {1: MANUAL[: MANUAL.index("[Page 2]")] + MANUAL[-31:]}),
+        ("a.pdf", MANUAL, "Term", {1: MANUAL[MANUAL.index("[Page 2]") :]}),
+        ("a.pptx", SLIDES, "2", {1: SLIDES[SLIDES.index("[Slide 2") : SLIDES.index("[Slide 3")]}),
+        ("a.pptx", SLIDES, "hello", {1: "[Slide 1]\n# Hello\n\n"}),
+        ("a.xlsx", SHEETS, "costs", {1: "[Sheet Costs]\n| a |\n\n"}),
+        ("a.xlsx", SHEETS, "2024, may", {1: "[Sheet 2024, May (hidden)]\n| b |\n\n"}),
+        ("a.xlsx", SHEETS, "3", {1: "[Sheet Income]\n| c |\n"}),
+        ("a.xlsx", SHEETS, "Costs,Income", {1: SHEETS[:21] + SHEETS[-21:]}),
+        ("a.xlsx", SHEETS, "2-", {1: SHEETS[SHEETS.index("[Sheet 2") :]}),
+    ],
+)
+def test_a_part_of_a_document(name: str, text: str, wanted: str, expected: dict[int, str]) -> None:
+    found = excerpt(Document(name, text), wanted)
+    assert {each.line: each.text for each in found} == expected
+    assert len({each.name for each in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "name"),
+    [
+        (LOG, "299-", "x#299-300"),
+        (LOG, " 7, 5-6", "x#7,5-6"),
+        (MANUAL, "costs", "x#Costs"),
+        (SHEETS, "2", "x#2024, May"),
+        (SHEETS, "1-2", "x#1-2"),
+        ("# In/Out\nb\n", "in/out", "x#In∕Out"),
+    ],
+)
+def test_the_name_says_which_part_it_is(text: str, wanted: str, name: str) -> None:
+    assert excerpt(Document("x", text), wanted)[0].name == name
+
+
+def test_a_part_of_a_part_has_the_numbers_of_the_file() -> None:
+    (lines,) = excerpt(Document("a.log", LOG), "100-200")
+    (fewer,) = excerpt(lines, "150-160")
+    assert (fewer.name, fewer.line) == ("a.log#150-160", 150)
+    (some,) = excerpt(Document("a.pdf", MANUAL), "2-3")
+    assert excerpt(some, "3") == excerpt(Document("a.pdf", MANUAL), "3")
+
+
+def test_places_in_a_part_are_those_of_the_file(pdf: Path) -> None:
+    (document,) = read([f"{pdf}#5-6,9"]).documents
+    assert (document.name, document.text) == ("a.pdf#5-6,9", pages(5, 6, 9))
+    place = place_of(document.text, document.text.index("page 9"), document.line, document.name)
+    assert place.text == "page 9, line 1"
+    lines = excerpt(Document("a.py", "# no heading\n" * 50), "40-")[0]
+    assert place_of(lines.text, 30, lines.line, lines.name).short == "line 42"
+
+
+def test_only_the_wanted_pages_of_a_pdf_are_read(
+    pdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, int]] = []
+    budget = ReadBudget(60.0)
+    monkeypatch.setattr(budget, "show_page", lambda *page: shown.append(page))
+    found = document_text("a.pdf", pdf.read_bytes(), ReadLimits(), budget, "2,11-")
+    assert found.text == pages(2, 11, 12)
+    assert shown[-1] == (3, 3)
+
+
+def test_only_the_wanted_pages_are_reported(tmp_path: Path) -> None:
+    path = written(tmp_path / "scan.pdf", pdf_of("One.", "", "Three.", "", ""))
+    taken = intake(Path(f"{path}#2-4"))
+    (skipped,) = taken.skipped
+    assert skipped.sentence.startswith("scan.pdf#2-4 has 2 of 3 pages (2, 4) without text:")
+    assert taken.texts[0].text == "[Page 2]\n\n\n[Page 3]\nThree.\n\n[Page 4]\n\n\n"
+    assert intake(Path(f"{path}#3")).skipped == ()
+    assert "has pages with pictures but no text (4-5)" in refusal(f"{path}#4-")
+
+
+def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(ReadBudget, "show_page", lambda *page: shown.append(page))
+    assert outline(pdf).units == "pages 1 to 12"
+    assert not shown, "no page was read"
+    sheets = written(tmp_path / "a.xlsx", workbook(Costs="12", Income="13"))
+    assert [*outline(sheets).named()] == [("Costs", ""), ("Income", "")]
+    notes = outline(written(tmp_path / "a.md", NOTES))
+    assert [*notes.named()][1:3] == [("Next steps", "line 4"), ("Detail, large", "line 10")]
+    assert [notes.can_find(each) for each in ("3,5-10", "plan,later", "plan", "99", "")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    with pytest.raises(IngestError, match="is damaged"):
+        outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ("a.pdf#13", "has no page 13: it has pages 1 to 12."),
+        ("a.pdf#11-40", "has no page 40: it has pages 1 to 12."),
+        ("a.pdf#0", "has no page 0: it has pages 1 to 12."),
+        ("a.pdf#5-3", "has no part '5-3': it has pages 1 to 12."),
+        ("a.pdf#Intro", "has no part 'Intro': it has pages 1 to 12."),
+        ("one.pdf#2", "has no page 2: it has only page 1."),
+        ("a.xlsx#Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
+        ("a.xlsx#Costs,Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
+        ("a.log#301", "has no line 301: it has lines 1 to 300."),
+        ("a.log#5-1000", "has no line 1,000: it has lines 1 to 300."),
+        (
+            "a.md#Rent",
+            "has no heading 'Rent': it has lines 1 to 14, and the headings 'Plan', 'Next steps',"
+            " 'Detail, large' and 'Later'.",
+        ),
+        ("blank.txt#2-3", "has no text in this part: choose another one."),
+    ],
+)
+def test_a_part_that_does_not_exist(tmp_path: Path, pdf: Path, wanted: str, sentence: str) -> None:
+    written(tmp_path / "one.pdf", pdf_of("One."))
+    written(tmp_path / "a.xlsx", workbook(Costs="12", Income="13"))
+    folder(tmp_path, **{"a.log": LOG, "a.md": NOTES, "blank.txt": "a\n\n\nb\n"})
+    file = tmp_path / wanted.partition("#")[0]
+    assert refusal(tmp_path / wanted) == f"{str(file)!r} {sentence}"
+
+
+def test_many_headings_are_counted() -> None:
+    headings = "".join(f"# Part {letter}\ntext\n" for letter in "ABCDEFGHIJKLM")
+    with pytest.raises(Exception, match="no part") as caught:
+        excerpt(Document("a.md", headings), "Part Z")
+    assert caught.value.advice.endswith("'Part G', 'Part H' and 5 more")  # type: ignore[attr-defined]
+
+
+def test_a_name_with_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a#1.txt", "one\ntwo\n")
+    written(tmp_path / "a", "three\nfour\n")
+    written(tmp_path / "b.md", "# C# notes\nfive\n")
+    written(tmp_path / "folder" / "c.txt", "six\n")
+    monkeypatch.chdir(tmp_path)
+    for path, expected in {
+        "a#1.txt": ("a#1.txt", ""),
+        "a#1.txt#2": ("a#1.txt", "2"),
+        "a#2": ("a", "2"),
+        "a#1.txt#": ("a#1.txt", ""),
+        "b.md#C# notes": ("b.md", "C# notes"),
+        "#2": ("#2", ""),
+        "folder#2": ("folder#2", ""),
+        "gone.txt#2": ("gone.txt#2", ""),
+    }.items():
+        assert split_path(path) == expected
+    texts = [each.text for each in read(["a#1.txt", "a#1.txt#2", "a#2"]).documents]
+    assert texts == ["one\ntwo\n", "two\n", "four\n"]
+    assert "There is no file or folder 'folder#2'" in refusal("folder#2")
+    assert os.listdir("folder") == ["c.txt"]
