@@ -70,7 +70,7 @@ def _run(model: Any, vocabulary: int, text: str) -> Run:
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    encoder = TextEncoder(assets_path() / "encoder")
+    encoder = TextEncoder(assets_path() / "encoders" / "english")
 
     def meaning() -> None:
         encoder.encode_questions([QUESTION], lambda done, total: None)

@@ -122,7 +122,7 @@ def _written_answers(
 ) -> Iterator[Row]:
     """The citations of the facts' own answers."""
     blas.load_openblas()  # before MLX is imported
-    from app.engine.model.text_encoder import built_in_encoder
+    from app.engine.model.text_encoder import multilingual_encoder
     from app.engine.turn.citations import ReadText, cite
 
     for number, (name, fact) in enumerate(facts):
@@ -133,7 +133,7 @@ def _written_answers(
             start, end = fact.find(excerpt) or (0, 0)
             unread = np.clip(np.arange(len(excerpt) + 1) - start, 0, end - start)
         read = ReadText(0, 0, excerpt, unread)
-        found = cite(fact.answer, fact.question, [read], built_in_encoder())
+        found = cite(fact.answer, fact.question, [read], multilingual_encoder())
         about = f"{name}-{number}", FACTS, fact.document, fact.question
         yield from _rows(about, fact.answer, excerpt, found)
 

@@ -124,11 +124,11 @@ def _elsewhere(items: Sequence[Asked], number: int) -> Asked | None:
 
 
 def outcome(asked: Asked) -> Outcome:
-    from app.engine.model.text_encoder import built_in_encoder
+    from app.engine.model.text_encoder import english_encoder
     from app.engine.turn.quotation import find_quotes
 
     text = PromptText(0, 0, False, 0, np.arange(len(asked.text) + 1), asked.text)
-    found = find_quotes([text], asked.question, built_in_encoder(), lambda done, total: None)
+    found = find_quotes([text], asked.question, english_encoder(), lambda done, total: None)
     right = tuple(asked.is_right(each.start, each.end) for each in found.quotes)
     shown = len(found.shown)
     return Outcome(asked, right, shown, found.answers, found.lead, found.similarity)

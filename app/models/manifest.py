@@ -117,7 +117,7 @@ _PICKLES = frozenset(
 def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
     """The files to download, sorted by name: JSON, safetensors, tokenizer and templates.
 
-    `entries` is the hub's list of all files. Pickles beside the weights are left out. Raises
+    `entries` is the hub's list of all files. Pickles beside the weights are not downloaded. Raises
     ModelError if the model contains code or is not a complete text model, or if the list is
     inconsistent.
     """

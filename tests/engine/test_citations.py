@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.model.prompt import Prompt, PromptText
-from app.engine.model.text_encoder import TextEncoder, built_in_encoder
+from app.engine.model.text_encoder import TextEncoder, multilingual_encoder
 from app.engine.turn.citations import MIN_WORDS, ReadText, cite, read_texts
 from app.protocol.citations import Citation, CitationKind, Citations
 
@@ -124,14 +124,14 @@ def test_a_quotation_does_not_span_what_was_not_read() -> None:
 )
 def test_a_sentence_gets_the_passage_that_supports_it(answer: str, passage: str) -> None:
     text = read_text(CONTRACT)
-    citations = found(answer, text, encoder=built_in_encoder())
+    citations = found(answer, text, encoder=multilingual_encoder())
     assert passages(citations, CONTRACT, kind=CitationKind.SUPPORT) == [passage]
     assert citations.uncited == 0
 
 
 def test_a_sentence_that_quotes_its_passage_has_one_citation() -> None:
     answer = "The supplier is not liable for damage by fire, by a flood or during any war."
-    citations = found(answer, read_text(CONTRACT), encoder=built_in_encoder())
+    citations = found(answer, read_text(CONTRACT), encoder=multilingual_encoder())
     (only,) = citations.found
     assert only.kind is CitationKind.QUOTATION
     assert citations.uncited == 0
@@ -151,7 +151,7 @@ def test_a_sentence_that_quotes_its_passage_has_one_citation() -> None:
     ],
 )
 def test_sentences_without_a_passage_are_counted(answer: str, uncited: int) -> None:
-    citations = found(answer, read_text(CONTRACT), encoder=built_in_encoder())
+    citations = found(answer, read_text(CONTRACT), encoder=multilingual_encoder())
     assert citations == Citations((), uncited)
 
 

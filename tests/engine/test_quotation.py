@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.model.prompt import Prompt, PromptText
-from app.engine.model.text_encoder import built_in_encoder
+from app.engine.model.text_encoder import english_encoder
 from app.engine.turn import quotation
 from app.engine.turn.quotation import (
     CANDIDATES,
@@ -32,7 +32,7 @@ def text(content: str, document: int | None = 0) -> PromptText:
 
 
 def find(question: str, *texts: PromptText) -> Found:
-    return find_quotes(texts, question, built_in_encoder(), lambda done, of: None)
+    return find_quotes(texts, question, english_encoder(), lambda done, of: None)
 
 
 def quoted(question: str, *texts: PromptText) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from app.engine.model.prompt import PromptBuilder
-from app.engine.model.text_encoder import built_in_encoder
+from app.engine.model.text_encoder import english_encoder
 from app.engine.scorers.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
 from app.engine.turn.retrieval import RetrievedPrompt, Retriever, index_of
 from app.protocol.commands import Ask
@@ -308,7 +308,7 @@ def test_the_index_is_extended_instead_of_rebuilt() -> None:
     more = (*some, Document("shop/new.txt", "The accordion was repaired."))
     assert index_of(more, seen.append) is index
     assert len(seen) == 21
-    ranked = index.rank("Who repaired the accordion?", "", set(more), built_in_encoder(), _nothing)
+    ranked = index.rank("Who repaired the accordion?", "", set(more), english_encoder(), _nothing)
     assert ranked[0].page.document.name == "shop/new.txt"
 
 

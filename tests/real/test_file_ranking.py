@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.model.text_encoder import built_in_encoder
+from app.engine.model.text_encoder import english_encoder
 from app.engine.scorers.file_index import FileIndex
 from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
@@ -73,7 +73,7 @@ def test_the_right_file_is_among_those_that_fit() -> None:
         index.extend(documents, lambda done: None)
         for question, right in questions.items():
             ranked = index.rank(
-                question, "", set(documents), built_in_encoder(), lambda done, total: None
+                question, "", set(documents), english_encoder(), lambda done, total: None
             )
             endings = tuple(f"/{ending}" for ending in right.split("|"))
             place = next(

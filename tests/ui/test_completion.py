@@ -48,6 +48,17 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------ files
 
 
+async def test_advice_about_a_path_goes_with_it(start: Path) -> None:
+    written(start / "every.txt", "Five euros.\n")
+    async with started(FakeEngine()) as pilot:
+        await pilot.press("@")
+        await pilot.press(*"every")
+        await until_shown(pilot, "seems to need the whole text")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ every.txt")
+        assert "seems to need the whole text" not in screen_text(pilot)
+
+
 async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from app.protocol.options import MULTILINGUAL_FROM
 from app.sandbox.process import TextPiece, TextProcess
 from app.util.regular_files import read_file
 
@@ -38,9 +39,10 @@ class Tokens:
 
 
 class EncoderTokenizer:
-    """A `tokenizer.json`. `start` and `end` are the special tokens around a text. A tokenizer that
-    is not specchat's own runs in the limited process `texts`. Raises ValueError for a kind that
-    encoders do not have, and TextError."""
+    """A `tokenizer.json`. `start` and `end` are the special tokens around a text. If it is
+    multilingual, it cuts words of any language into tokens that it knows. A tokenizer that is not
+    specchat's own runs in the limited process `texts`. Raises ValueError for a kind that encoders
+    do not have, and TextError."""
 
     def __init__(self, file: Path, texts: TextProcess | None = None) -> None:
         content = json.loads(read_file(file))
@@ -57,6 +59,7 @@ class EncoderTokenizer:
         else:
             self.unknown, ids = model.get("unk_id"), [len(vocabulary) - 1, *added.values()]
         self.size = max(ids) + 1
+        self.is_multilingual = kind == "Unigram" or self.size >= MULTILINGUAL_FROM
         self.start, self.end = _special_ids(content.get("post_processor") or {})
         if texts is not None:
             texts.open(file.parent)  # the first text that is encoded waits for it

@@ -1,8 +1,8 @@
 """The built-in scorer: finds the passages that a question is about, for any target.
 
 It joins two findings. Words: which chunks have words like the question's, by the target's own
-input embeddings. Meaning: which pieces of the text mean what the question does, by our own small
-encoder, which knows English.
+input embeddings. Meaning: which pieces of the text mean what the question does, by a text encoder:
+the user's, or one of our own two.
 
 Words of similar meaning have similar embeddings, so a chunk is found also if the question is in
 other words. No model is run for that: each token of the question takes its best match in each
@@ -12,7 +12,7 @@ chunk.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from app.engine.model.embeddings import EmbeddingSpace, Ids
 from app.engine.model.loader import LoadedModel
 from app.engine.model.prompt import Prompt
-from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
+from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder, is_english
 from app.engine.progress import ScoringPart
 from app.engine.scorers.scorer import (
     Importance,
@@ -36,10 +36,14 @@ from app.engine.scorers.scorer import (
 from app.engine.scorers.selection import chunk_bounds
 from app.protocol.stats import Phase
 from app.util.sentences import questions_in
+from app.util.words import stems
 
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
+FEW_SHARED, MANY_SHARED, MIN_WORDS_TRUST = 0.2, 0.6, 0.15
+"""The share of the question's words that the documents have: up to the first, words count only a
+little (the question may be in another language), from the second on fully."""
 FADING = 0.75
 """Share of a chunk's importance, above the middle one, that the next chunk of the same paragraph
 has at least."""
@@ -71,7 +75,7 @@ class BuiltInScorer:
 
     def find(self, prompt: Prompt, context: ScoringContext, on_pieces: OnPieces) -> Importance:
         """As `score`, but reports only how many pieces of the text are done."""
-        target, encoder = context.pair.target, context.pair.encoder or built_in_encoder()
+        target, encoder = context.pair.target, context.pair.encoder
         with context.clock.timed(Phase.SCORE):
             return built_in_scores(
                 target, encoder, prompt, context.question, context.chunk, on_pieces
@@ -80,7 +84,7 @@ class BuiltInScorer:
 
 def built_in_scores(
     target: LoadedModel,
-    encoder: TextEncoder,
+    encoder: TextEncoder | None,
     prompt: Prompt,
     question: str,
     chunk: int,
@@ -91,8 +95,11 @@ def built_in_scores(
     A follow-up question often names nothing by itself ("and for the second one?"), so it is looked
     for twice: alone, and together with the answer before it. The previous question stays out: it
     leads back to the passage that answered it. While the target's weights are not in memory,
-    meaning alone decides. Raises NoEmbeddings, and what `on_pieces` raises.
+    meaning alone decides. Without an `encoder`, the built-in one for the language is used. Raises
+    NoEmbeddings, and what `on_pieces` raises.
     """
+    documents = [each.text for each in prompt.texts if each.document is not None]
+    encoder = encoder or built_in_encoder(question, documents)
     pinned, answer = prompt.pinned, prompt.previous_answer
     asked = prompt.ids[slice(*prompt.question)]
     searches = [(asked, questions_in(question))]
@@ -110,7 +117,7 @@ def built_in_scores(
         words = np.zeros(len(prompt.ids), np.float32)
         if target.is_loaded:
             space = target.embedding_space
-            weight /= space.trust
+            weight /= space.trust * words_trust(" ".join(texts), documents)
             words = embedding_scores(target.model, space, prompt.ids, pinned, query, chunk)
         own = [*islice(meanings, len(texts))]
         joined = [join(words, meaning, weight, pinned, chunk) for meaning in own if weight]
@@ -196,6 +203,17 @@ def trust(known_share: float) -> float:
     """How much the encoder's finding counts, from 0 to 1."""
     share = (known_share - UNKNOWN_BELOW) / (KNOWN_FROM - UNKNOWN_BELOW)
     return min(max(share, 0.0), 1.0)
+
+
+def words_trust(text: str, documents: Sequence[str]) -> float:
+    """How much the words of `text` count, up to 1: fully in English, otherwise by how many of them
+    are in the documents, which may be in another language."""
+    wanted = [stem for stem in stems(text) if len(stem) > 3 or not stem.isascii()]
+    if not wanted or not documents or is_english(text, documents):
+        return 1.0
+    folded = [each.casefold() for each in documents]
+    shared = sum(any(stem in each for each in folded) for stem in wanted) / len(wanted)
+    return min(max((shared - FEW_SHARED) / (MANY_SHARED - FEW_SHARED), MIN_WORDS_TRUST), 1.0)
 
 
 def embedding_scores(

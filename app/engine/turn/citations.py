@@ -20,6 +20,7 @@ from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.scorer import rarity
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.util.sentences import Unit, asks, units
+from app.util.words import NO_SPACES, STEM, WORD, stems
 
 MIN_WORDS, MIN_CELLS = 4, 24
 """Minimum words and terminal cells of a quotation."""
@@ -31,7 +32,7 @@ MAX_PLACES = 256
 """Maximum number of places at which a quotation is compared: the first ones."""
 CANDIDATES = 8
 """Passages per sentence whose meaning is compared: those nearest by words."""
-MIN_SUPPORT = 0.7
+MIN_SUPPORT = 0.6
 """Minimum score of a passage that supports a sentence: the mean of the similarities by words and
 by meaning."""
 MIN_SUPPORT_BY_WORDS = 0.75
@@ -43,11 +44,6 @@ PAIR_GAIN = 0.08
 SHORT_SENTENCE = 4
 """A sentence with fewer words counts only if it has a number, or consists of words that were
 read."""
-STEM = 5
-"""Words are compared by this many first letters."""
-_NO_SPACES = r"\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"
-_WORD = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])[^\W_])+")
-"""A word, or a character of a script without spaces."""
 _FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.S | re.M)
 
 Words = NDArray[np.int64]
@@ -118,10 +114,10 @@ class _AnswerWords:
         def is_prose(start: int, end: int) -> bool:
             return not any(first < end and start < last for first, last in fenced)
 
-        self.spans = [match.span() for match in _WORD.finditer(answer) if is_prose(*match.span())]
+        self.spans = [match.span() for match in WORD.finditer(answer) if is_prose(*match.span())]
         self.words = [answer[start:end].casefold() for start, end in self.spans]
         self.cells = [
-            (end - start) * (1 + bool(re.match(f"[{_NO_SPACES}]", answer[start])))
+            (end - start) * (1 + bool(re.match(f"[{NO_SPACES}]", answer[start])))
             for start, end in self.spans
         ]
         self._starts = [start for start, _ in self.spans]
@@ -149,7 +145,7 @@ class _AnswerWords:
 def _is_statement(sentence: str) -> bool:
     bare = sentence.strip("*_ \t\n")
     is_heading = bare.startswith("#") or bare.endswith(":")
-    return bool(_WORD.search(bare)) and not is_heading and not asks(bare)
+    return bool(WORD.search(bare)) and not is_heading and not asks(bare)
 
 
 _Run = tuple[int, int, int, int, int, int]
@@ -224,7 +220,7 @@ class _Places:
 
     def __init__(self, text: ReadText, number: dict[str, int]) -> None:
         self.text = text
-        self.spans = [match.span() for match in _WORD.finditer(text.text)]
+        self.spans = [match.span() for match in WORD.finditer(text.text)]
         words = [number.get(text.text[start:end].casefold(), -1) for start, end in self.spans]
         self._words = np.array(words, np.int64)
         starts, ends = np.array(self.spans, np.int64).reshape(-1, 2).T
@@ -270,21 +266,21 @@ class _Passages:
 
     def __init__(self, texts: Sequence[ReadText], answer: _AnswerWords) -> None:
         self.all = [passage for text in texts for passage in _read_units(text)]
-        self._stems = [_stems(each.content) for each in self.all]
+        self._stems = [stems(each.content) for each in self.all]
         self._holders: dict[str, list[int]] = {}
         wanted = {word[:STEM] for word in answer.words}
-        for index, stems in enumerate(self._stems):
-            for stem in stems & wanted:
+        for index, own in enumerate(self._stems):
+            for stem in own & wanted:
                 self._holders.setdefault(stem, []).append(index)
 
     def rarity(self, stem: str) -> float:
         return float(rarity(len(self._holders.get(stem, ())), len(self.all)))
 
     def states_something(self, sentence: str) -> bool:
-        words = _WORD.findall(sentence)
+        words = WORD.findall(sentence)
         if len(words) >= SHORT_SENTENCE or any(word[0].isdigit() for word in words):
             return True
-        return all(len(stem) == STEM and stem in self._holders for stem in _stems(sentence))
+        return all(len(stem) == STEM and stem in self._holders for stem in stems(sentence))
 
     def nearest(self, sentence: set[str]) -> list[int]:
         """The passages that share most with the stems of a sentence, weighted by rarity."""
@@ -334,7 +330,7 @@ def _read_units(text: ReadText) -> Iterator[_Passage]:
         parts = borders.reshape(-1, 2) + unit.start
         if len(parts):
             start, end = parts[int(np.argmax(parts[:, 1] - parts[:, 0]))].tolist()
-            if len(_WORD.findall(text.text, start, end)) >= MIN_WORDS:
+            if len(WORD.findall(text.text, start, end)) >= MIN_WORDS:
                 yield _Passage(text, start, end)
 
 
@@ -348,22 +344,22 @@ def _supporting(
     """For each sentence the passage that supports it best, if it is near enough."""
     wanted = [answer[each.start : each.end] for each in sentences]
     asked = [
-        text if len(_WORD.findall(text)) >= SHORT_SENTENCE else f"{question} {text}"
+        text if len(WORD.findall(text)) >= SHORT_SENTENCE else f"{question} {text}"
         for text in wanted
     ]
-    stems = [_stems(text) for text in asked]
-    numbers = [{word for word in _WORD.findall(text) if word[0].isdigit()} for text in wanted]
+    asked_stems = [stems(text) for text in asked]
+    numbers = [{word for word in WORD.findall(text) if word[0].isdigit()} for text in wanted]
     near = [
         [
             each
             for each in passages.candidates(own)
-            if passages.states_something(text) and digits <= set(_WORD.findall(each[0].content))
+            if passages.states_something(text) and digits <= set(WORD.findall(each[0].content))
         ]
-        for own, digits, text in zip(stems, numbers, wanted, strict=True)
+        for own, digits, text in zip(asked_stems, numbers, wanted, strict=True)
     ]
     meanings = _meanings(asked, [[each[0].content for each in own] for own in near], encoder)
     found = []
-    for unit, own, candidates, meaning in zip(sentences, stems, near, meanings, strict=True):
+    for unit, own, candidates, meaning in zip(sentences, asked_stems, near, meanings, strict=True):
         scores = np.array([passages.similarity(own, each[1]) for each in candidates])
         if meaning is not None and len(scores):
             scores = (scores + meaning) / 2
@@ -397,7 +393,3 @@ def _meanings(
         np.array([vectors[text] @ vectors[sentence] for text in own]) if knows else None
         for sentence, own, knows in zip(sentences, passages, known, strict=True)
     ]
-
-
-def _stems(text: str) -> set[str]:
-    return {word[:STEM] for word in _WORD.findall(text.casefold())}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model.prompt import Prompt, PromptText
-from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
+from app.engine.model.text_encoder import OnPieces, TextEncoder, english_encoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.engine.scorers.scorer import rarity
@@ -24,6 +24,7 @@ from app.protocol.prompt import Message
 from app.util.places import place_of
 from app.util.prose import keeps_lines
 from app.util.sentences import Unit, asks_for_overview, questions_in, units
+from app.util.words import WORD, stems
 
 MIN_LEAD = 0.2
 """The nearest passage is the answer if its score is at least this much higher than the next one's:
@@ -71,9 +72,6 @@ fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
 """Maximum characters of a defined term."""
-STEM = 5
-"""Words are compared by this many first letters."""
-_WORD = re.compile(r"[^\W_]+")
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 
 
@@ -146,7 +144,7 @@ def quote(
     """The prompt with the passages that are quoted pinned, and the answer: the passage that answers
     the question, or else the nearest passages with their lines, or `NOTHING_FOUND`. Raises what
     `on_pieces` raises."""
-    found = find_quotes(prompt.texts, question, built_in_encoder(), on_pieces)
+    found = find_quotes(prompt.texts, question, english_encoder(), on_pieces)
     pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
     return replace(prompt, user_pins=pins), _answer(found, messages)
 
@@ -207,7 +205,7 @@ def find_quotes(
     phrases = _with_phrase(question, documents, cut)
     scores += words + PHRASE_BONUS * phrases
     scores += TERM_BONUS * _with_term(question, found)
-    too_short = np.array([len(_WORD.findall(text)) < MIN_WORDS for text in found])
+    too_short = np.array([len(WORD.findall(text)) < MIN_WORDS for text in found])
     scores -= 2.0 * too_short
     scores -= [HEADING_PENALTY * cut[number][index].is_heading for number, index in places]
     scores += HEADING_SHARE * _of_headings(cut, scores)
@@ -347,7 +345,7 @@ def _shared_words(
     """Per text: the share of the question's words that it contains, weighted by rarity; the mean of
     what it contains alone and together with its neighbours."""
     asked = list(query(question))
-    words = [{term for word in _WORD.findall(text) for term in terms(word)} for text in found]
+    words = [{term for word in WORD.findall(text) for term in terms(word)} for text in found]
     alone = np.array([[term in each for term in asked] for each in words], bool)
     alone = alone.reshape(len(found), len(asked))
     follows = ~first_of_document[1:, None]
@@ -360,8 +358,4 @@ def _shared_words(
 
 
 def _long_words(text: str) -> set[str]:
-    return {word for word in _stems(text) if len(word) > 3}
-
-
-def _stems(text: str) -> set[str]:
-    return {word[:STEM] for word in _WORD.findall(text.casefold())}
+    return {word for word in stems(text) if len(word) > 3}

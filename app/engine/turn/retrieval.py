@@ -188,7 +188,7 @@ class Retriever:
         present = {_place(each) for brought in kept.values() for each in brought}
         allowed = {each for each in every if each.name not in files.never}
         earlier = texts[-2] if len(texts) > 1 else ""
-        encoder = self._encoder or built_in_encoder()
+        encoder = self._encoder or built_in_encoder(texts[-1], [each.text for each in every])
         ranked = index.rank(texts[-1], earlier, allowed, encoder, on_files)
         ranked = [each for each in ranked if not _is_in(each.page, present)]
         room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)

@@ -354,6 +354,9 @@ class Composer(Vertical):
         self.notice.show("")
         self._update_suggestion()
 
+    def on_completion_list_file_chosen(self) -> None:
+        self._update_suggestion()  # its path is no longer in the box
+
     def on_compose_box_unknown_command(self, event: ComposeBox.UnknownCommand) -> None:
         event.stop()
         self.notice.show(event.sentence)

@@ -29,7 +29,7 @@ COSINE_WEIGHT = 4.0
 
 
 def run(folder: Path, minutes: float) -> None:
-    """Write the encoder to assets/encoder. `folder` keeps what takes long."""
+    """Write the encoder to assets/encoders/english. `folder` keeps what takes long."""
     lines = write_corpus(folder).read_text(encoding="utf-8").splitlines()
     tokenizer = train_tokenizer(folder)
     teacher = Teacher(folder / "teacher")

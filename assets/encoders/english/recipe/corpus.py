@@ -42,7 +42,7 @@ def write_corpus(folder: Path) -> Path:
         found = list(_pieces(_unpacked(package, folder), rng))
         rng.shuffle(found)
         lines += found[:MOST]
-    guard = Path(__file__).resolve().parents[2] / "guard"
+    guard = Path(__file__).resolve().parents[3] / "guard"
     for name in ("questions.tsv", "more.tsv"):
         rows = (guard / name).read_text(encoding="utf-8").splitlines()
         lines += [max(row.split("\t"), key=len) for row in rows]

@@ -1,4 +1,4 @@
-"""Trains the encoder anew: `python assets/encoder/recipe/train.py FOLDER [MINUTES]`.
+"""Trains the encoder anew: `python assets/encoders/english/recipe/train.py FOLDER [MINUTES]`.
 
 FOLDER keeps what takes long (texts, the teacher's vectors, checkpoints), so that a run that was
 stopped goes on. Needs Debian, and the packages of specchat and `onnxruntime`.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
     from app.engine.backend.blas import load_openblas
 
     load_openblas()  # before MLX is imported
