@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,20 +23,26 @@ from app.settings.definitions import ReadingSettings, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.util.assets import assets_path
+from tests.ingest.test_pdf import assembled
 from tests.ui.recording.film import Frame, film
 
 WIDTH, HEIGHT = 100, 30
 FRAME_SECONDS = 0.1
 ABOUT = "One run of specchat on its demo pair, as long as it took."
 
+DOCUMENT = "gpl-3.0.pdf"
+"""The sample as a PDF file, so that the answer cites pages."""
+LINES = 50
+"""Lines of a page."""
+
 Play = Callable[[Pilot[None]], Awaitable[None]]
 
 
 async def recorded(play: Play) -> str:
-    """The film of one run, in a home folder of its own that holds the sample."""
+    """The film of one run, in a home folder of its own that holds the sample as a PDF file."""
     with TemporaryDirectory(prefix="recording-") as folder:
         home, before = Path(folder).resolve(), Path.cwd()
-        shutil.copy(assets_path() / "demo" / FILE, home)
+        (home / DOCUMENT).write_bytes(_sample())
         with patch.dict(os.environ, {"HOME": str(home)}):
             os.environ.pop("NO_COLOR", None)
             os.chdir(home)
@@ -44,6 +50,16 @@ async def recorded(play: Play) -> str:
                 return film(await _filmed(play, home), WIDTH, ABOUT)
             finally:
                 os.chdir(before)
+
+
+def _sample() -> bytes:
+    lines = (assets_path() / "demo" / FILE).read_text(encoding="utf-8").splitlines()
+    pages = []
+    for at in range(0, len(lines), LINES):
+        shown = (re.sub(r"([()\\\\])", r"\\\1", line) for line in lines[at : at + LINES])
+        rows = " ".join(f"({line}) Tj T*" for line in shown)
+        pages.append(f"BT /F1 9 Tf 60 740 Td 13 TL {rows} ET".encode())
+    return assembled(pages)
 
 
 async def _filmed(play: Play, home: Path) -> list[Frame]:

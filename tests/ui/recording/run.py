@@ -8,32 +8,37 @@ from textual.pilot import Pilot
 
 from app.ui.app import SpecchatApp
 from tests.ui.helpers import screen_text
+from tests.ui.recording.camera import DOCUMENT
 
 KEY_SECONDS = 0.05
 PATIENCE_SECONDS = 300.0
-FIRST, SECOND = 'What is a "patent license"?', 'And what of "Corresponding Source"?'
+FIRST, SECOND = 'What is a "patent license"?', 'What does "object code" mean?'
 
 
 async def play(pilot: Pilot[None]) -> None:
-    """Attach a text, ask, look at what was read, ask another question."""
+    """Attach a PDF file, ask, open the page that the answer cites, ask another question."""
     await _shown(pilot, "ready in")
     await asyncio.sleep(1.5)
     await _type(pilot, "@gpl")
-    await _shown(pilot, "gpl-3.0.txt")
+    await _shown(pilot, DOCUMENT)
     await asyncio.sleep(0.8)
     await pilot.press("enter")
     await _shown(pilot, " tok")
     await _ask(pilot, FIRST, "infringement).")
-    await pilot.press("ctrl+s")
-    await _shown(pilot, "What was read")
+    await _shown(pilot, "1 citation")
+    await pilot.press("tab", "ctrl+x")
+    await _shown(pilot, "show the passage")
     await asyncio.sleep(2.0)
-    for _ in range(4):
+    await pilot.press("enter")
+    await _shown(pilot, "What was read")
+    await asyncio.sleep(2.5)
+    for _ in range(2):
         await pilot.press("n")
         await asyncio.sleep(0.7)
-    await pilot.press("escape")
+    await pilot.press("escape", "escape")
     await _shown(pilot, "⏎ send")
     await asyncio.sleep(0.8)
-    await _ask(pilot, SECOND, "control those activities.")
+    await _ask(pilot, SECOND, "form of a work.")
 
 
 async def _ask(pilot: Pilot[None], question: str, answer: str) -> None:

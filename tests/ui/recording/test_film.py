@@ -90,5 +90,5 @@ def test_the_recording_of_the_readme_plays_where_scripts_and_fonts_are_not_fetch
         "http://www.w3.org/2000/svg"
     }
     last = "\n".join(shown(picture, None))
-    assert last.count("sparse") == 2
-    assert re.search(r"first (token|word) [0-9]", last)
+    assert last.count("1 citation") == 2
+    assert re.search(r"Read \d+% \(\d+% new\) in [0-9.]+ s", last)
