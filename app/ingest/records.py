@@ -271,8 +271,8 @@ class ReadResults:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Files that are not as they were read, by their absolute paths. `path` is the file or folder
-    to read again, `name` that of its (first) document. `modified` is the time of the last change,
-    in nanoseconds."""
+    to read again, `name` that of its (first) document. `modified` is the time of the last change
+    (nanoseconds)."""
 
     path: str
     name: str

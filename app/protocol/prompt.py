@@ -14,10 +14,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file that a document was read from, by its absolute path, and what tells whether it has
-    changed since: its size in bytes, the time of its last modification in nanoseconds, and the
-    SHA-256 of its content. The tree of a folder has the folder's path, and as `modified` the time
-    at which reading the folder began."""
+    """The file that a document was read from: its absolute path, size in bytes, time of last change
+    (`modified`, in nanoseconds) and the SHA-256 of its content. They show later whether it has
+    changed. For the tree of a folder, `path` is the folder's, and `modified` is when the app
+    started to read it."""
 
     path: str
     size: int = 0

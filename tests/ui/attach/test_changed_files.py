@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,21 @@ async def test_an_unsent_file_that_changes_is_read_again_in_its_place(tmp_path: 
         assert texts(engine) == [[NEW]]
 
 
-async def test_a_sent_file_that_changes_is_offered_and_replaced(tmp_path: Path) -> None:
-    path = written(tmp_path / "contract.txt", OLD)
+@asynccontextmanager
+async def sent_and_changed(path: Path) -> AsyncIterator[tuple[Pilot[None], FakeEngine]]:
+    """The app, after this file was sent with a question and then changed."""
     engine = FakeEngine()
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         await ask(pilot, engine)
         written(path, NEW)
         await checked(pilot)
+        yield pilot, engine
+
+
+async def test_a_sent_file_that_changes_is_offered_and_replaced(tmp_path: Path) -> None:
+    path = written(tmp_path / "contract.txt", OLD)
+    async with sent_and_changed(path) as (pilot, engine):
         await until_shown(pilot, "↻ contract.txt · changed, ⏎ reads it again")
         await ask(pilot, engine, "Offered, not taken?")
         assert texts(engine) == [[OLD], []]
@@ -121,12 +129,7 @@ async def test_the_offer_comes_back_with_the_conversation(tmp_path: Path) -> Non
 
 async def test_an_offer_can_be_dismissed_until_the_file_changes_again(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
-    engine = FakeEngine()
-    async with started(engine, size=(110, 30)) as pilot:
-        await attached(pilot, path)
-        await ask(pilot, engine)
-        written(path, NEW)
-        await checked(pilot)
+    async with sent_and_changed(path) as (pilot, _):
         await until_shown(pilot, "↻ contract.txt")
         await pilot.press("shift+tab", "backspace")
         await until_gone(pilot, "↻ contract.txt")
