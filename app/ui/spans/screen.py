@@ -289,7 +289,9 @@ class SpansScreen(Screen[AskAgain | None]):
         super().__init__()
         self._documents = Collection(documents)
         self._read_keep = keep
-        self._keep = keep if shown_keep is None else shown_keep
+        self._keep = self._tried = keep if shown_keep is None else shown_keep
+        """The keep of what is shown, and the one that the keys have moved to, which is shown once
+        the engine has answered."""
         self._try_keep = try_keep
         self._doing = status
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
@@ -389,7 +391,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._documents = Collection(documents)
         keys = [(each.message, each.document) for each in self._documents.documents]
         self._at = keys.index(key)
-        self._read_keep = self._keep = keep
+        self._read_keep = self._keep = self._tried = keep
         self._try_keep, self._doing = try_keep, status
         if self._hits:
             self._hits = self._documents.find(self.search.value)
@@ -648,8 +650,8 @@ class SpansScreen(Screen[AskAgain | None]):
             )
             return
         self._message = ("", (0, 0))
-        self._keep = min(1.0, max(KEEP_STEP, round(self._keep + steps * KEEP_STEP, 2)))
-        self._try_keep(self._keep)
+        self._tried = min(1.0, max(KEEP_STEP, round(self._tried + steps * KEEP_STEP, 2)))
+        self._try_keep(self._tried)
 
     def action_copy(self) -> None:
         passage: Passage = self._document.at(self.view.cursor)
@@ -668,7 +670,7 @@ class SpansScreen(Screen[AskAgain | None]):
                 "Still answering. Esc closes this screen; in the chat, Esc stops the answer."
             )
             return
-        keep = None if self._keep == self._read_keep else self._keep
+        keep = None if self._tried == self._read_keep else self._tried
         self.dismiss(AskAgain(keep, self._pins))
 
     def action_close(self) -> None:

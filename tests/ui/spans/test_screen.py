@@ -192,6 +192,19 @@ async def test_another_keep_is_tried(spans: SpansApp, tried: list[float]) -> Non
         await until_shown(pilot, "keep 21% would read", "▌ Line 59")
 
 
+async def test_the_answer_to_an_earlier_key_takes_no_later_key_back(
+    spans: SpansApp, tried: list[float]
+) -> None:
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press("right", "right")
+        await until(pilot, lambda: len(tried) == 2)
+        spans.spans.show([contract((50, 53), (120, 125))], 0.21)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: spans.results)
+        assert tried == [0.21, 0.22, 0.23]
+        assert spans.results == [AskAgain(0.23, {})]
+
+
 async def test_a_keep_that_cannot_be_tried() -> None:
     spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
