@@ -83,7 +83,13 @@ def placed(
     for number, each in _numbered(citations):
         if _is_there(each, messages):
             document = messages[each.message][each.document]
-            place = place_of(document.text, each.passage_start, document.line, document.name)
+            place = place_of(
+                document.text,
+                each.passage_start,
+                document.line,
+                document.name,
+                document.within,
+            )
             yield Footnote(number, each, document, place)
 
 

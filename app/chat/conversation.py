@@ -19,10 +19,11 @@ from app.protocol.citations import Citations
 from app.protocol.commands import Ask
 from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
-from app.protocol.prompt import Document, FileChoice, Message, Origin, RetrievedPart, Role
+from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.store.records import Overrides
+from app.util.places import gaps
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""
@@ -308,18 +309,33 @@ class Conversation:
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
         """The documents of each message of a turn's prompt, as the model gets them. Parts that were
-        retrieved have the origin of their file, if no other file has its name."""
+        retrieved have the origin and the whole text of their file, if no other file has its
+        name."""
         placed = self._placed(turn)
-        origins: dict[str, set[Origin | None]] = {}
+        files: dict[str, list[Document]] = {}
         for each in (each.document for message in placed for each in message.documents):
-            origins.setdefault(each.name, set()).add(each.origin)
+            files.setdefault(each.name, []).append(each)
 
-        def with_origin(document: Document) -> Document:
-            found = origins.get(document.name, set())
-            only = next(iter(found)) if len(found) == 1 else None
-            return replace(document, origin=document.origin or only)
+        def in_file(part: Document) -> Document:
+            found = files.get(part.name, [])
+            if part.origin is not None or len({each.origin for each in found}) != 1:
+                return part
+            return replace(part, origin=found[-1].origin, within=_within(found[-1], part))
 
-        return [tuple(map(with_origin, _documents(message.in_prompt))) for message in placed]
+        return [tuple(map(in_file, _documents(message.in_prompt))) for message in placed]
+
+    def missing(self, turn: Turn) -> str:
+        """What could not be read of the documents of a turn's prompt, such as `scan.pdf: 2 of 80
+        pages without text`. Empty if that is nothing."""
+        found = {
+            document.name: ", ".join(missing)
+            for documents in self.documents_by_message(turn)
+            for document in documents
+            if (missing := [*gaps(document.text)])
+        }
+        if len(found) > 1:
+            return f"{len(found):,} documents with parts that could not be read"
+        return "".join(f"{name}: {missing}" for name, missing in found.items())
 
     def attached_documents(self, turn: Turn) -> Iterator[Document]:
         """What was attached to the questions of a turn's prompt, in the newest versions."""
@@ -462,6 +478,15 @@ class Conversation:
 
 def _documents(placed: Iterable[Placed[Document]]) -> tuple[Document, ...]:
     return tuple(each.document for each in placed)
+
+
+def _within(whole: Document, part: Document) -> tuple[str, int] | None:
+    """The text that a retrieved part is from, and its offset there. None: it is from an earlier
+    version, or it is the whole text."""
+    start = whole.text.find(part.text)
+    while start >= 0 and whole.line + whole.text.count("\n", 0, start) != part.line:
+        start = whole.text.find(part.text, start + 1)
+    return (whole.text, start) if start > 0 else None
 
 
 def _original_turn(turn: Turn | None) -> Turn | None:

@@ -138,6 +138,8 @@ def document_text(
         advice = _NOT_RECOGNISED if found.recogniser else ""
         raise Rejected(SkipReason.SCAN, f"{what} with {content}", advice)
     shown = [_shown(*each, found.unit) for each in zip(found.parts, found.numbers, strict=True)]
+    if found.embedded:
+        shown[-1] += f"[{formatting.plural(found.embedded, 'embedded file')}, not read]\n"
     text = "".join(shown)
     if wanted and not pages:
         outline = outline_of(Document(name, text))
@@ -239,7 +241,10 @@ def _add(found: _Found, written: bytes) -> None:
 def _shown(part: Part | None, number: int, unit: str) -> str:
     if part is None:
         return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
-    return f"{part.mark}\n{part.text.rstrip()}\n\n" if part.mark else f"{part.text.rstrip()}\n"
+    text = f"{part.text.rstrip()}\n"
+    if part.note:
+        text += "\n[More rows or columns, not read]\n"
+    return f"{part.mark}\n{text}\n" if part.mark else text
 
 
 def _missing(found: _Found) -> Iterator[Rejected]:

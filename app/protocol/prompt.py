@@ -31,7 +31,8 @@ class Document:
     read. A part of a file has the file's name, and `line` is the number of its first line.
 
     `origin` is None for pastes, and where the file is unknown. A newer version of a file that was
-    attached earlier `replaces` that document: it takes its place in the prompt."""
+    attached earlier `replaces` that document: it takes its place in the prompt. Where retrieved
+    parts are shown, each is `within` the whole text, at an offset."""
 
     name: str
     text: str
@@ -39,6 +40,7 @@ class Document:
     line: int = field(default=1, repr=False)
     origin: Origin | None = field(default=None, compare=False, repr=False)
     replaces: Document | None = field(default=None, compare=False, repr=False)
+    within: tuple[str, int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def search_documents(
     phrases = any(len(term.tokens) > 1 for term in terms)
     hits: list[DocumentHit] = []
     left = MAX_READ_CHARACTERS
-    for sha256, message, conversation, title, name, size, conversations in rows:
+    for sha256, message, conversation, title, name, size, first, conversations in rows:
         if len(hits) == limit or (phrases and left <= 0):
             break
         hit = DocumentHit(conversation, title, message, name, conversations - 1)
@@ -103,7 +103,7 @@ def search_documents(
             placed = None
             with suppress(StoreError):  # damaged: reported when the conversation is opened
                 placed = _with_line(
-                    hit, text_of(AttachmentRecord(sha256, name, size)), terms, weights
+                    hit, first, text_of(AttachmentRecord(sha256, name, size)), terms, weights
                 )
             if placed is None and phrases:
                 continue
@@ -115,7 +115,7 @@ def search_documents(
 
 # With max(), SQLite takes the other columns from the row with the maximum.
 _WITH_DOCUMENTS = """
-SELECT a.sha256, max(m.id), c.id, c.title, a.name, a.size, count(DISTINCT c.id)
+SELECT a.sha256, max(m.id), c.id, c.title, a.name, a.size, a.line, count(DISTINCT c.id)
 FROM attachments a
 JOIN messages m ON m.id = a.message
 JOIN conversations c ON c.id = m.conversation
@@ -193,6 +193,7 @@ def _scores(
 
 def _with_line(
     hit: DocumentHit,
+    first_line: int,
     pieces: Iterable[str],
     terms: Sequence[_Term],
     weights: Sequence[float],
@@ -215,7 +216,7 @@ def _with_line(
     line, start, marked, highlighted = row
     snippet, matches = _snippet(marked)
     offset = start + highlighted.find(_OPEN)
-    return replace(hit, line=line, offset=offset, snippet=snippet, matches=matches)
+    return replace(hit, line=first_line - 1 + line, offset=offset, snippet=snippet, matches=matches)
 
 
 _BEST_LINE = f"""

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
+from app.util import formatting
+
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
+_EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
+_NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
 _HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)[ #]*$)", re.MULTILINE)
 """A heading, or a line that begins or ends a block of code."""
 _SOURCE = re.compile(
@@ -47,8 +51,19 @@ class Place:
         return ", ".join((self.part or f"line {self.line:,}", *self.headings[-1:]))
 
 
-def place_of(text: str, offset: int, first_line: int = 1, name: str = "") -> Place:
-    """The place of a character. The text starts at the `first_line` of the file `name`."""
+def place_of(
+    text: str,
+    offset: int,
+    first_line: int = 1,
+    name: str = "",
+    within: tuple[str, int] | None = None,
+) -> Place:
+    """The place of a character. The text starts at the `first_line` of the file `name`, or at an
+    offset of a longer text of that file, which it is `within`."""
+    if within is not None:
+        text, begin = within
+        first_line -= text.count("\n", 0, begin)
+        offset += begin
     start, part, line = 0, "", first_line
     for mark in takewhile(lambda each: each.start() <= offset, MARK.finditer(text)):
         start, line = mark.end() + 1, 1
@@ -56,6 +71,25 @@ def place_of(text: str, offset: int, first_line: int = 1, name: str = "") -> Pla
         part = f"{mark[1].lower()} {number}"
     line += text.count("\n", start, max(offset, start))
     return Place(part, line, _path(text, offset, name))
+
+
+def gaps(text: str) -> Iterator[str]:
+    """Yield what could not be read of a document, such as `2 of 80 pages without text`."""
+    marks = [*MARK.finditer(text)]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    empty = sum(
+        mark[1] != "Sheet" and _EMPTY.fullmatch(text, mark.end(), end) is not None
+        for mark, end in zip(marks, ends, strict=False)
+    )
+    if empty:
+        kind = marks[0][1].lower()
+        yield f"{empty:,} of {formatting.plural(len(marks), kind)} without text"
+    found = [mark[1] for mark in _NOT_READ.finditer(text)]
+    attached = sum(each.startswith("Attachment ") for each in found)
+    if attached:
+        yield f"{formatting.plural(attached, 'attachment')} not read"
+    others = (each for each in found if not each.startswith("Attachment "))
+    yield from (f"{each[0].lower()}{each[1:]} not read" for each in dict.fromkeys(others))
 
 
 @dataclass(frozen=True, slots=True)

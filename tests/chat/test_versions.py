@@ -151,6 +151,20 @@ def test_parts_of_the_earlier_version_leave_the_prompt(store: Store) -> None:
     assert texts(opened(store).ask_again(Mode.FULL, 0.5).command) == texts(command)
 
 
+def test_a_retrieved_part_of_a_file_is_cited_with_its_page(store: Store) -> None:
+    pages = "".join(f"[Page {n}]\na\nb\nc\n{OLD}\n\n" for n in range(1, 4))
+    file = version(pages, name="contract.pdf")
+    start = pages.index(OLD, pages.index("[Page 3]"))
+    part = Document(file.name, pages[start:], line=1 + pages.count("\n", 0, start))
+    chat = opened(store, None)
+    turn = chat.ask(Question("What is the notice?", (file, LETTER)))
+    found = RetrievedPart(part, 3, RetrievalReason.WORDS)
+    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    play(turn, Story(citations=Citations((Citation(CitationKind.QUOTATION, 0, 4, 0, 0, 0, 10),))))
+    (note,) = chat.conversation.footnotes(turn.turn)
+    assert (note.place.text, note.document.origin) == ("page 3, line 4", file.origin)
+
+
 def test_exports_and_imports_have_no_paths(store: Store, tmp_path: Path) -> None:
     ask(opened(store, None), version(OLD), LETTER)
     out = io.StringIO()

@@ -333,6 +333,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "a.pptx has 2 of 3 slides (2-3) without text: run text recognition (OCR) on it first.",
         "a.pptx has 1 embedded file that cannot be read: save them, and add them by name.",
     ]
+    assert intake(path).documents[0].text.endswith("[Slide 3]\n\n\n[1 embedded file, not read]\n")
     for part, told in {"1-2": ["1 of 2 slides (2) without text"], "1": []}.items():
         *slides_told, _embedded = intake(Path(f"{path}#{part}")).skipped
         assert [each.detail.removeprefix("has ") for each in slides_told] == told
@@ -344,6 +345,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "a.ods is not read completely (Sheet Costs: only the first 50,000 rows and 1,000 columns):"
         " save the rest in a file of its own."
     ]
+    assert intake(path).documents[0].text.endswith("\n\n[More rows or columns, not read]\n\n")
 
 
 def test_a_damaged_slide_costs_only_that_slide(tmp_path: Path) -> None:

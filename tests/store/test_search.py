@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -199,6 +200,15 @@ def test_a_hit_says_which_document_and_where(library: Store) -> None:
     assert hit.snippet == "The tenant pays the heating."
     assert [hit.snippet[a:b] for a, b in hit.matches] == ["tenant", "heating"]
     assert library.text(message.attachments[0])[hit.offset :].startswith("tenant pays")
+
+
+def test_a_hit_in_a_part_of_a_file_has_the_line_in_the_file(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        (part,) = store.attach_all([("lease.txt#100-101", b"rent\nheating\n")])
+        store.add_message(store.create().id, Role.USER, "Who?", [replace(part, line=100)])
+        store.wait_for_index()
+        (hit,) = store.search_documents("heating").hits
+        assert (hit.line, hit.offset) == (101, 5)
 
 
 def test_the_line_with_most_of_the_words_is_shown(tmp_path: Path) -> None:

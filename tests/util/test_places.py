@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.util.places import MAX_HEADING, place_of
+from app.util.places import MAX_HEADING, gaps, place_of
 
 PAGES = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
 SLIDES = "[Slide 1]\none\n\n[Slide 2 (hidden)]\ntwo\n"
@@ -46,6 +46,32 @@ def test_a_place_has_the_part_that_it_is_in(
     text: str, word: str, first_line: int, expected: str
 ) -> None:
     assert place_of(text, text.index(word), first_line).text == expected
+
+
+def test_a_retrieved_part_has_the_page_line_and_headings_of_its_file() -> None:
+    text = "[Page 1]\n# Term\none\n\n[Page 2]\ntwo\nthree\n"
+    start = text.index("two")
+    place = place_of("two\nthree\n", 4, 6, "a.pdf", (text, start))
+    assert (place.text, place.headings) == ("page 2, line 2", ("Term",))
+    part = "two\nthree\n"  # the file itself is a part that begins at line 10
+    assert place_of(part, 4, 12, "a.md", (f"zero\none\n{part}", 9)).text == "line 13"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PAGES, []),
+        ("[Page 1]\n\n\n[Page 2]\nx\n\n[Page 3]\n\n\n", ["2 of 3 pages without text"]),
+        ("[Slide 1]\n(This slide could not be read.)\n\n", ["1 of 1 slide without text"]),
+        ("[Sheet A]\n\n\n", []),
+        ("[Sheet A]\n[More rows or columns, not read]\n", ["more rows or columns not read"]),
+        ("x\n[2 embedded files, not read]\n", ["2 embedded files not read"]),
+        ("[Attachment a.zip, not read]\n\n[Attachment b, not read]\n", ["2 attachments not read"]),
+        ("It was [sent, not read] twice.", []),
+    ],
+)
+def test_what_could_not_be_read_is_known_from_the_text(text: str, expected: list[str]) -> None:
+    assert [*gaps(text)] == expected
 
 
 @pytest.mark.parametrize(

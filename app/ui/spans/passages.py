@@ -16,6 +16,7 @@ from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Origin, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
+from app.util.places import Place, place_of
 
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
@@ -70,11 +71,20 @@ class ReadDocument:
     line: int = 1
     """The number of its first line in its file."""
     origin: Origin | None = None
+    within: tuple[str, int] | None = field(default=None, repr=False)
+    """Of a retrieved part: the whole text, and its offset there."""
 
     @property
     def title(self) -> str:
         """The name, and of a part of a file where it starts."""
-        return self.name if self.line == 1 else f"{self.name}:{self.line}"
+        if self.line == 1:
+            return self.name
+        part = self.place(0).part
+        return f"{self.name}, {part}" if part else f"{self.name}:{self.line}"
+
+    def place(self, offset: int) -> Place:
+        """Where a character is in its file."""
+        return place_of(self.text, offset, self.line, self.name, self.within)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -186,6 +196,7 @@ def read_documents(
             cited.get(index, ()),
             document.line,
             document.origin,
+            document.within,
         )
 
     return [

@@ -46,7 +46,6 @@ from app.ui.spans.view import (
 )
 from app.ui.text import ClickLine, LinePart, spread
 from app.util import formatting
-from app.util.places import place_of
 from app.util.sanitize import sanitize_line
 
 GAP = "  "
@@ -481,7 +480,7 @@ class SpansScreen(Screen[AskAgain | None]):
         message, position = self._message
         if message and position == self._position:
             return Content.styled(message, "$accent")
-        place = place_of(self._document.text, offset, self._document.line).text
+        place = self._document.place(offset).text
         passage = self._document.at(offset)
         importance = passage.score
         if importance is None:
@@ -661,8 +660,8 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_open_original(self) -> None:
         document = self._document
         _, end = self.view.rows[self.view.row]  # the row itself may begin a page
-        place = place_of(document.text, end, document.line)
-        self.app.post_message(OpenOriginal(document.name, document.origin, place.page))
+        page = document.place(end).page
+        self.app.post_message(OpenOriginal(document.name, document.origin, page))
 
     def action_again(self) -> None:
         if self._doing:

@@ -26,8 +26,8 @@ from app.util.sanitize import sanitize_line
 
 
 class CitationsView(HangingLines):
-    """`▸ 3 citations · 1 sentence without a passage`, and the footnotes once it is unfolded. Hidden
-    if there is nothing to say."""
+    """`▸ 3 citations · 1 sentence without a passage`, what could not be read of the documents, and
+    the footnotes once it is unfolded. Hidden if there is nothing to say."""
 
     @dataclass
     class Chosen(Message):
@@ -39,13 +39,16 @@ class CitationsView(HangingLines):
     def __init__(self, turn: Turn, conversation: Conversation) -> None:
         super().__init__(classes="citations")
         self._turn, self._conversation = turn, conversation
-        self._open = False
+        self._open, self._said = False, ""
 
     def on_mount(self) -> None:
         self.show()
 
     def show(self) -> None:
-        self.display = bool(summary(self._turn.citations))
+        found = self._turn.citations
+        missing = "" if found is None else self._conversation.missing(self._turn)
+        self._said = " · ".join(filter(None, (summary(found), missing)))
+        self.display = bool(self._said)
         if self.display:
             self.refresh(layout=True)
 
@@ -65,7 +68,7 @@ class CitationsView(HangingLines):
 
     def lines(self, width: int) -> list[Content]:
         mark = "▾" if self._open else "▸"
-        line = Content.styled(f"{mark} {summary(self._turn.citations)}", "$ink-dim")
+        line = Content.styled(f"{mark} {sanitize_line(self._said)}", "$ink-dim")
         if not self._open:
             return [line]
         return [

@@ -28,13 +28,15 @@ CITED = Citations(
 
 
 @asynccontextmanager
-async def answered(answer: str, citations: Citations) -> AsyncIterator[Pilot[None]]:
-    """The app after a question about LONG."""
+async def answered(
+    answer: str, citations: Citations, text: str = LONG
+) -> AsyncIterator[Pilot[None]]:
+    """The app after a question about a text."""
     app = app_with(engine := FakeEngine(Story(answer=answer, citations=citations)))
     engine.start_thread(lambda event: 0.0)
     async with app.run_test(size=(100, 40)) as pilot:
         await until_shown(pilot, "ready")
-        await paste(pilot, LONG)
+        await paste(pilot, text)
         await pilot.press(*"why", "enter")
         yield pilot
 
@@ -71,6 +73,12 @@ async def test_a_list_of_citations_leads_to_a_passage() -> None:
         await until_shown(pilot, "line 1,001 · cited")
         await pilot.press("escape")
         await until_gone(pilot, "· cited")
+
+
+async def test_what_could_not_be_read_is_said_below_the_answer() -> None:
+    scan = f"[Page 1]\n{LONG}\n[Page 2]\n\n\n[Page 3]\n(This page could not be read.)\n\n"
+    async with answered("Yes.", Citations(), scan) as pilot:
+        await until_shown(pilot, "▸ paste-1.txt: 2 of 3 pages without text")
 
 
 async def test_an_answer_without_citations_says_so() -> None:
