@@ -93,7 +93,7 @@ def test_it_ends_quietly_while_it_answers(home: Path) -> None:
             rest = list(lines)
         process.wait(30)
         shown = errors.read()
-    assert any("Server stopped" in line for line in rest)
+    assert any("The server was stopped" in line for line in rest)
     assert "POST /v1/chat/completions 200" in shown
     assert len(shown.splitlines()) <= 2, shown
 

@@ -49,7 +49,9 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
     running = app()
     async with running.run_test(size=size) as pilot:
         await ask_hub(pilot, BIG)
-        await until_shown(pilot, " to download,", "Memory with the built-in scorer")
+        await until_shown(pilot, " to download,")
+        await pilot.press("pagedown", "pagedown")
+        await until_shown(pilot, "Memory with the built-in scorer")
         await do(pilot, "Download")
         await until_shown(pilot, "● downloads 1", "downloaded: ")
         await asyncio.to_thread(pulls.check_whole, library.cache, hub, BIG)
