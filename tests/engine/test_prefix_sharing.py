@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -448,7 +449,12 @@ class Pool:
             fresh = Chat(self.model)
             fresh.models = self.pair
             fresh.conversation = type(cache)(self.pair)
-            assert difference(logits, fresh.read(prompt, None)) < self.tolerance, self.done[-9:]
+            read = fresh.read(prompt, None)
+            # Where two experts tie, the size of the steps decides by rounding.
+            steps = (logits_in_steps(self.model, prompt.ids, size) for size in (64, 16, 7))
+            assert any(
+                difference(logits, each) < self.tolerance for each in chain([read], steps)
+            ), self.done[-9:]
         answer = self.tokens(self.random.randint(2, 8))
         chat.write(prompt, answer)
         self.known[name] = Known([*turns, answer], cache.target)
@@ -518,6 +524,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MIN_SHARED", 8)
     monkeypatch.setattr(snapshot, "BLOCK", 32)
     monkeypatch.setattr(snapshot, "BEGINNING_STEP", 8)
+
+
+def logits_in_steps(model: Any, ids: NDArray[np.int32], size: int) -> NDArray[np.float32]:
+    """What mlx-lm computes for the last token, in steps of this many tokens."""
+    cache, out = model.make_cache(), None
+    for start in range(0, len(ids), size):
+        out = model(mx.array(ids[None, start : start + size]), cache=cache)
+    return np.array(out[0, -1].astype(mx.float32))
 
 
 def operate(pool: Pool, operations: int) -> None:

@@ -19,7 +19,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.model.text_encoder import multilingual_encoder
+from app.engine.model.text_encoder import ENCODER_BYTES, multilingual_encoder
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
     Forecast,
@@ -131,7 +131,8 @@ class Turn:
         if not texts:
             return
         try:
-            encoder = None if ended is FinishReason.MEMORY else multilingual_encoder()
+            scarce = ended is FinishReason.MEMORY or memory.free() < ENCODER_BYTES
+            encoder = None if scarce else multilingual_encoder()
             citations = cite(answer, self._ask.question, texts, encoder)
             if self._pair.only_quotes:  # what is not quoted is about the demo model
                 citations = replace(citations, uncited=0)
