@@ -37,8 +37,10 @@ def saved(
 def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.engine.limited"]
     what = [str(limit), str(target), str(draft), str(gates), *modes]
-    # The default on two cores. With one thread, OpenBLAS crashes if an allocation fails.
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    # The default on two cores. With one thread, OpenBLAS crashes if an allocation fails. With the
+    # threshold that it adapts, glibc keeps much of what was freed, in pieces that nobody can use.
+    settings = {"OPENBLAS_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    environment = {**os.environ, **settings}
     done = subprocess.run(
         [*command, *what], capture_output=True, text=True, timeout=300, env=environment
     )
@@ -56,7 +58,7 @@ def test_a_turn_that_does_not_fit_densely_is_refused_and_runs_sparsely(
 
     assert full["event"] == "Failed"
     assert "needs about 8" in full["said"][-1]
-    assert "read it sparsely, at keep" in full["said"][-1]
+    assert "read it sparsely (keep" in full["said"][-1]
     assert "can be read in full" in full["said"][-1]
     assert sparse["event"] == "Finished"
     assert (sparse["reading"], sparse["fallback"]) == ("sparse", False)
@@ -73,7 +75,6 @@ def test_a_forced_turn_stops_before_memory_runs_out(
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
     draft = saved(monkeypatch, tmp_path / "draft", 1, SCANT)
-    # In the first sparse turn, OpenBLAS allocates buffers that it needs later.
     modes = ("sparse", "full", "full!", "sparse")
     first, refused, dared, sparse = run(700 * MB, target, draft, 60, *modes)
 

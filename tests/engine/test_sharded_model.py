@@ -3,6 +3,7 @@ conversations, with one rank in this process."""
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -93,6 +94,7 @@ def test_random_operations_are_repeated_on_the_ranks_caches(
     assert not folder_bytes(tmp_path / "shards"), "nor of its part"
     pool.known.clear()
     del pool
+    gc.collect()  # killed pools refer to themselves
     shards._forget_dropped()
     assert not shards.runner._caches, "and no cache is left"
 

@@ -131,7 +131,8 @@ class Turn:
         if not texts:
             return
         try:
-            scarce = ended is FinishReason.MEMORY or memory.free() < ENCODER_BYTES
+            # The encoder stays loaded, and the next turn needs memory, too.
+            scarce = ended is FinishReason.MEMORY or memory.free() < 2 * ENCODER_BYTES
             encoder = None if scarce else multilingual_encoder()
             citations = cite(answer, self._ask.question, texts, encoder)
             if self._pair.only_quotes:  # what is not quoted is about the demo model
