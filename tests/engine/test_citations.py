@@ -155,6 +155,17 @@ def test_sentences_without_a_passage_are_counted(answer: str, uncited: int) -> N
     assert citations == Citations((), uncited)
 
 
+def test_a_scrap_supports_no_longer_sentence() -> None:
+    text = "with the fees of the supplier.\n\nAnother sentence stands here."
+    answer = "The customer cancels the contract with the fees of all suppliers."
+    assert found(answer, read_text(text), encoder=multilingual_encoder()) == Citations((), 1)
+
+
+def test_a_sentence_that_repeats_itself_states_nothing() -> None:
+    answer = "The fees, the fees, the fees, the fees, the fees, the fees are repaid by suppliers."
+    assert found(answer, read_text(CONTRACT), encoder=multilingual_encoder()) == Citations()
+
+
 def test_numbers_are_shared_by_citations_of_one_passage() -> None:
     def citation(start: int, passage: int) -> Citation:
         return Citation(CitationKind.SUPPORT, start, start + 5, 0, 0, passage, passage + 9)

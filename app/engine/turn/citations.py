@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,11 @@ MIN_SUPPORT_BY_WORDS = 0.75
 """The same, where the encoder does not know the language."""
 MIN_KNOWN = 0.7
 """Minimum share of a sentence's words that the encoder must know."""
+MIN_DIFFERENT = 0.6
+"""Minimum share of a sentence's pairs of words that differ: one that repeats itself states
+nothing."""
+MAX_LONGER = 1.5
+"""Maximum number of a sentence's words for each word of its passage: a scrap supports nothing."""
 PAIR_GAIN = 0.08
 """Two sentences in a row are cited if they score this much more than one."""
 SHORT_SENTENCE = 4
@@ -278,6 +284,9 @@ class _Passages:
 
     def states_something(self, sentence: str) -> bool:
         words = WORD.findall(sentence)
+        pairs = [*pairwise(words)]
+        if len({*pairs}) < MIN_DIFFERENT * len(pairs):
+            return False
         if len(words) >= SHORT_SENTENCE or any(word[0].isdigit() for word in words):
             return True
         return all(len(stem) == STEM and stem in self._holders for stem in stems(sentence))
@@ -353,7 +362,9 @@ def _supporting(
         [
             each
             for each in passages.candidates(own)
-            if passages.states_something(text) and digits <= set(WORD.findall(each[0].content))
+            if passages.states_something(text)
+            and digits <= set(WORD.findall(each[0].content))
+            and len(own) <= MAX_LONGER * len(each[1])
         ]
         for own, digits, text in zip(asked_stems, numbers, wanted, strict=True)
     ]
