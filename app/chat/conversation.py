@@ -6,10 +6,10 @@ both use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import takewhile
+from itertools import count, takewhile
 
 from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
@@ -317,10 +317,13 @@ class Conversation:
             files.setdefault(each.name, []).append(each)
 
         def in_file(part: Document) -> Document:
-            found = files.get(part.name, [])
-            if part.origin is not None or len({each.origin for each in found}) != 1:
+            known = files.get(part.name, [])
+            found = [(each.origin, _within(each, part)) for each in known]
+            here = [(origin, place) for origin, place in found if place is not None]
+            origins = {origin for origin, _ in here or found}
+            if part.origin is not None or len(origins) != 1:
                 return part
-            return replace(part, origin=found[-1].origin, within=_within(found[-1], part))
+            return replace(part, origin=origins.pop(), within=here[0][1] if here else None)
 
         return [tuple(map(in_file, _documents(message.in_prompt))) for message in placed]
 
@@ -331,7 +334,7 @@ class Conversation:
             document.name: ", ".join(missing)
             for documents in self.documents_by_message(turn)
             for document in documents
-            if (missing := [*gaps(document.text)])
+            if (missing := [*gaps((document.within or (document.text,))[0], document.name)])
         }
         if len(found) > 1:
             return f"{len(found):,} documents with parts that could not be read"
@@ -360,21 +363,22 @@ class Conversation:
     def with_versions(self, question: Question, edit_of: Turn | None = None) -> Question:
         """The question, with each document marked whose file was attached to an earlier one, too:
         it replaces that version, or repeats it."""
-        before, known = _original_turn(edit_of), dict[tuple[str, str, int], Document]()
+        before, known = _original_turn(edit_of), dict[Hashable, Document]()
         for turn in takewhile(lambda each: each is not before, self.turns):
-            for each in turn.question.documents if turn.in_context else ():
-                if each.origin is not None:
-                    known[each.origin.path, each.name, each.line] = each
+            if turn.in_context:
+                known |= _by_file(turn.question.documents)
 
-        def version(document: Document) -> Document:
-            if document.origin is None:
-                return document
-            old = known.get((document.origin.path, document.name, document.line))
+        def version(key: Hashable, document: Document) -> Document:
+            old = known.get(key)
             same = old is not None and old.text == document.text
             pinned = old.pinned if old is not None and same else document.pinned
             return replace(document, replaces=old, pinned=document.pinned or pinned)
 
-        return replace(question, documents=tuple(map(version, question.documents)))
+        keys = {id(each): key for key, each in _by_file(question.documents).items()}
+        documents = tuple(
+            version(keys[id(each)], each) if each.origin else each for each in question.documents
+        )
+        return replace(question, documents=documents)
 
     def footnotes(self, turn: Turn) -> list[Footnote]:
         """The footnotes of a turn's answer."""
@@ -480,13 +484,24 @@ def _documents(placed: Iterable[Placed[Document]]) -> tuple[Document, ...]:
     return tuple(each.document for each in placed)
 
 
+def _by_file(documents: Iterable[Document]) -> dict[Hashable, Document]:
+    """Documents by their file, the part of it, and the number among the texts of that part."""
+    found: dict[Hashable, Document] = {}
+    for each in documents:
+        if each.origin is not None:
+            part = each.origin.path, each.origin.part
+            number = next(n for n in count() if (*part, n) not in found)
+            found[*part, number] = each
+    return found
+
+
 def _within(whole: Document, part: Document) -> tuple[str, int] | None:
-    """The text that a retrieved part is from, and its offset there. None: it is from an earlier
-    version, or it is the whole text."""
+    """The text that a retrieved part is from, and its offset there; None if it is from another
+    one."""
     start = whole.text.find(part.text)
     while start >= 0 and whole.line + whole.text.count("\n", 0, start) != part.line:
         start = whole.text.find(part.text, start + 1)
-    return (whole.text, start) if start > 0 else None
+    return (whole.text, start) if start >= 0 else None
 
 
 def _original_turn(turn: Turn | None) -> Turn | None:

@@ -80,12 +80,10 @@ def find_changes(
 
 
 def read_again_path(document: Document) -> str:
-    """What to read for a newer version of a document. The name of a part of a file ends with the
-    part, as in `report.pdf#5-10`."""
-    assert document.origin is not None
-    path = document.origin.path
-    base, part, number = document.name.rpartition("#")
-    return path + part + number if base == os.path.basename(path) else path
+    """What to read for a newer version of a document, such as `/files/report.pdf#5-10`."""
+    origin = document.origin
+    assert origin is not None
+    return f"{origin.path}#{origin.part}" if origin.part else origin.path
 
 
 def _is_in(document: Document, folder: Document) -> bool:

@@ -33,6 +33,7 @@ from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document
 from app.util import formatting
+from app.util.places import MARK
 
 SUFFIXES = {
     ".pdf": "a PDF",
@@ -139,7 +140,8 @@ def document_text(
         raise Rejected(SkipReason.SCAN, f"{what} with {content}", advice)
     shown = [_shown(*each, found.unit) for each in zip(found.parts, found.numbers, strict=True)]
     if found.embedded:
-        shown[-1] += f"[{formatting.plural(found.embedded, 'embedded file')}, not read]\n"
+        embedded = formatting.plural(found.embedded, "embedded file")
+        shown[0] = f"[{embedded}, not read]\n{shown[0]}"
     text = "".join(shown)
     if wanted and not pages:
         outline = outline_of(Document(name, text))
@@ -241,7 +243,7 @@ def _add(found: _Found, written: bytes) -> None:
 def _shown(part: Part | None, number: int, unit: str) -> str:
     if part is None:
         return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
-    text = f"{part.text.rstrip()}\n"
+    text = MARK.sub(r" \g<0>", part.text.rstrip()) + "\n"  # its own lines are no marks
     if part.note:
         text += "\n[More rows or columns, not read]\n"
     return f"{part.mark}\n{text}\n" if part.mark else text

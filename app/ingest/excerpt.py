@@ -18,7 +18,7 @@ from app.ingest.filenames import printable
 from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs
 from app.ingest.records import Rejected, SkipReason
 from app.protocol.prompt import Document
-from app.util.places import MARK, Heading, headings
+from app.util.places import Heading, headings, marks
 
 MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
@@ -66,15 +66,17 @@ class Outline:
     def find(self, wanted: str) -> tuple[str, list[tuple[int, int]]]:
         """The name of a part, or of several, and the first and last numbers of their units. Raises
         Rejected."""
-        pieces = [wanted]
-        if self._find_one(wanted) is None:
-            pieces = [each.strip() for each in wanted.split(",") if each.strip()] or pieces
-        found = []
-        for each in pieces:
-            one = self._find_one(each)
-            if one is None:
-                raise self.missing(each)
-            found.append(one)
+        found, pieces = [], wanted.split(",")
+        while pieces:  # names may have commas: the longest one that there is counts
+            for count in range(len(pieces), 0, -1):
+                name = ",".join(pieces[:count]).strip()
+                if (one := self._find_one(name) if name else None) is not None:
+                    found.append(one)
+                    break
+            else:
+                if name or (not found and len(pieces) == 1):
+                    raise self.missing(name)
+            del pieces[:count]
         return ",".join(name for name, *_ in found), [(first, last) for _, first, last in found]
 
     def can_find(self, wanted: str) -> bool:
@@ -103,8 +105,10 @@ class Outline:
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield the names of sheets and headings, and where each heading is, such as `page 3`."""
         found = dict.fromkeys(self.sheets, "")
-        for heading, first, _ in () if self.sheets else self.headings:
-            found.setdefault(heading.title, f"{self.unit} {first:,}")
+        for heading, first, last in () if self.sheets else self.headings:
+            is_number = parse_ranges(heading.title) is not None
+            if not is_number or self._find_one(heading.title) == (heading.title, first, last):
+                found.setdefault(heading.title, f"{self.unit} {first:,}")
         yield from found.items()
 
     @cached_property
@@ -143,11 +147,10 @@ class Outline:
             if last is None:
                 last = self.numbers[-1]
             has_both = first in self.numbers and last in self.numbers and first <= last
-            if len(ranges) > 1 or not has_both:
-                return None
-            if self.sheets and first == last:
-                return self.sheets[first - 1], first, last
-            return ranges_text([(first, last)])[0], first, last
+            if len(ranges) == 1 and has_both:
+                if self.sheets and first == last:
+                    return self.sheets[first - 1], first, last
+                return ranges_text([(first, last)])[0], first, last
         heading = _match(wanted, [each.title for each, *_ in self.headings])
         if heading is None:
             return None
@@ -160,7 +163,7 @@ def outline_of(document: Document) -> Outline:
     text = document.text
     starts, bodies, numbers, names = [0], [0], [0], [""]
     unit = ""
-    for mark in MARK.finditer(text):
+    for mark in marks(text, document.name):
         name = mark[2].removesuffix(_HIDDEN)
         kind = mark[1].lower()
         count = numbers[-1] + 1
@@ -212,12 +215,13 @@ def excerpt(document: Document, wanted: str) -> tuple[Document, ...]:
     text = document.text
     name = f"{_NUMBERED.sub('', document.name)}#{printable(label).replace('/', '∕')}"
     spans = outline.spans(found, len(text))
+    origin = document.origin and replace(document.origin, part=wanted)
     if outline.unit != "line":
         joined = "".join(text[start:end] for start, end in spans)
-        return (replace(document, name=name, text=joined, pinned=()),)
+        return (replace(document, name=name, text=joined, pinned=(), origin=origin),)
     lines = (document.line + text.count("\n", 0, start) for start, _ in spans)
     return tuple(
-        replace(document, name=name, text=text[start:end], pinned=(), line=line)
+        replace(document, name=name, text=text[start:end], pinned=(), line=line, origin=origin)
         for (start, end), line in zip(spans, lines, strict=True)
     )
 

@@ -17,12 +17,13 @@ class Origin:
     """The file that a document was read from: its absolute path, size in bytes, time of last change
     (`modified`, in nanoseconds) and the SHA-256 of its content. They show later whether it has
     changed. For the tree of a folder, `path` is the folder's, and `modified` is when the app
-    started to read it."""
+    started to read it. `part` is the part of the file that was asked for, such as `10-`."""
 
     path: str
     size: int = 0
     modified: int = 0
     sha256: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,14 @@ from app.util import formatting
 
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
+_MARKED = re.compile(
+    r"(?:.*\.(?:pdf|epub|od[pst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx])(?:#.*)?|[^.]*)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Names of files whose texts have marks; in others such a line is a line."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
-_HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)[ #]*$)", re.MULTILINE)
+_HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)(?: +#+)? *$)", re.MULTILINE)
 """A heading, or a line that begins or ends a block of code."""
 _SOURCE = re.compile(
     r"[^#]*\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
@@ -65,7 +70,7 @@ def place_of(
         first_line -= text.count("\n", 0, begin)
         offset += begin
     start, part, line = 0, "", first_line
-    for mark in takewhile(lambda each: each.start() <= offset, MARK.finditer(text)):
+    for mark in takewhile(lambda each: each.start() <= offset, marks(text, name)):
         start, line = mark.end() + 1, 1
         number = f"{int(mark[2]):,}" if mark[2].isdecimal() else mark[2]
         part = f"{mark[1].lower()} {number}"
@@ -73,23 +78,29 @@ def place_of(
     return Place(part, line, _path(text, offset, name))
 
 
-def gaps(text: str) -> Iterator[str]:
+def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:
+    """Yield the marks of the parts of a document with this name."""
+    return MARK.finditer(text) if _MARKED.fullmatch(name) else iter(())
+
+
+def gaps(text: str, name: str = "") -> Iterator[str]:
     """Yield what could not be read of a document, such as `2 of 80 pages without text`."""
-    marks = [*MARK.finditer(text)]
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    found = [*marks(text, name)]
+    ends = [*(mark.start() for mark in found[1:]), len(text)]
     empty = sum(
         mark[1] != "Sheet" and _EMPTY.fullmatch(text, mark.end(), end) is not None
-        for mark, end in zip(marks, ends, strict=False)
+        for mark, end in zip(found, ends, strict=False)
     )
     if empty:
-        kind = marks[0][1].lower()
-        yield f"{empty:,} of {formatting.plural(len(marks), kind)} without text"
-    found = [mark[1] for mark in _NOT_READ.finditer(text)]
-    attached = sum(each.startswith("Attachment ") for each in found)
+        kind = found[0][1].lower()
+        yield f"{empty:,} of {formatting.plural(len(found), kind)} without text"
+    others = [mark[1] for mark in _NOT_READ.finditer(text)]
+    attached = sum(each.startswith("Attachment ") for each in others)
     if attached:
         yield f"{formatting.plural(attached, 'attachment')} not read"
-    others = (each for each in found if not each.startswith("Attachment "))
-    yield from (f"{each[0].lower()}{each[1:]} not read" for each in dict.fromkeys(others))
+    for each in dict.fromkeys(others):
+        if not each.startswith("Attachment "):
+            yield f"{each[0].lower()}{each[1:]} not read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ LETTER = Document(
 )
 
 
-def version(text: str, path: str = PATH, name: str = "contract.txt") -> Document:
-    return Document(name, text, origin=Origin(path, len(text), 7, "digest of " + text))
+def version(text: str, path: str = PATH, name: str = "contract.txt", part: str = "") -> Document:
+    return Document(name, text, origin=Origin(path, len(text), 7, "digest of " + text, part))
 
 
 def opened(store: Store, id: int | None = 1) -> StoredConversation:
@@ -65,11 +65,13 @@ def cited(chat: StoredConversation) -> list[list[str]]:
 
 def test_newer_versions_of_two_parts_of_a_file_take_their_places(store: Store) -> None:
     def parts(*texts: str) -> list[Document]:
-        both = zip(texts, (3, 5), strict=True)
-        return [replace(version(text, name="contract.txt#3,5"), line=line) for text, line in both]
+        both = zip(texts, lines, strict=True)
+        part = "Third,Fifth"
+        return [replace(version(text, part=part), line=line) for text, line in both]
 
-    chat = opened(store, None)
+    chat, lines = opened(store, None), (3, 5)
     ask(chat, *parts("Third.", "Fifth."))
+    lines = (4, 7)  # something was inserted before them
     again = [["New third.", "New fifth."], []]
     assert texts(ask(chat, *parts("New third.", "New fifth.")).command) == again
     assert texts(opened(store).ask_again(Mode.FULL, 0.5).command) == again
@@ -108,7 +110,7 @@ def test_other_files_and_pastes_replace_nothing(store: Store) -> None:
     ask(chat, version(OLD), Document("paste-1.txt", "one"))
     others = version(NEW, "/elsewhere/contract.txt"), Document("paste-1.txt", "two")
     assert texts(ask(chat, *others).command) == [[OLD, "one"], [NEW, "two"]]
-    part = version("part", name="contract.txt#5-10")
+    part = version("part", name="contract.txt#5-10", part="5-10")
     assert texts(ask(chat, part).command)[2] == ["part"]
 
 
@@ -165,13 +167,34 @@ def test_a_retrieved_part_of_a_file_is_cited_with_its_page(store: Store) -> None
     assert (note.place.text, note.document.origin) == ("page 3, line 4", file.origin)
 
 
+def test_a_part_of_one_of_two_files_with_a_name_is_of_the_one_that_has_it(store: Store) -> None:
+    other = version(NEW, "/elsewhere/contract.txt")
+    chat = opened(store, None)
+    turn = chat.ask(Question("What is the notice?", (version(f"Term.\n{OLD}"), other)))
+    found = RetrievedPart(Document(other.name, OLD, line=2), 3, RetrievalReason.WORDS)
+    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    (documents, *_) = chat.conversation.documents_by_message(turn.turn)
+    assert [each.origin.path for each in documents if each.origin] == [PATH]
+
+
+def test_what_could_not_be_read_is_of_the_whole_file(store: Store) -> None:
+    pages = "[Page 1]\none\n\n[Page 2]\n\n\n[Page 3]\nthree\n\n"
+    chat = opened(store, None)
+    turn = chat.ask(Question("What?", (version(pages, name="scan.pdf"), LETTER)))
+    assert chat.conversation.missing(turn.turn) == "scan.pdf: 1 of 3 pages without text"
+    part = Document("scan.pdf", "[Page 3]\nthree\n\n", line=7)
+    found = RetrievedPart(part, 3, RetrievalReason.WORDS)
+    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    assert chat.conversation.missing(turn.turn) == "scan.pdf: 1 of 3 pages without text"
+
+
 def test_exports_and_imports_have_no_paths(store: Store, tmp_path: Path) -> None:
     ask(opened(store, None), version(OLD), LETTER)
     out = io.StringIO()
     to_json(store, 1, out)
     assert "someone" not in out.getvalue()
     plain = json.loads(out.getvalue())
-    plain["messages"][0]["attachments"][0]["origin"] = [PATH, 1, 2, "c"]
+    plain["messages"][0]["attachments"][0]["origin"] = [PATH, 1, 2, "c", ""]
     copy = from_json(store, io.StringIO(json.dumps(plain)))
     assert [a.origin for a in store.branch(copy.id)[0].attachments] == [None, None]
 

@@ -115,9 +115,9 @@ def test_a_quotation_does_not_span_what_was_not_read() -> None:
             "A customer may cancel in writing for 30 days.",
             "The customer can cancel the contract in writing within 30 days.",
         ),
-        ("The contract starts in March 2024.", "This contract begins on 1 March 2024."),
+        ("The contract begins in March 2024.", "This contract begins on 1 March 2024."),
         (
-            "After a cancellation, the fees are repaid by the supplier.",
+            "After a cancellation, the supplier repays the fees.",
             "The supplier repays all fees after a cancellation.",
         ),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from app.ingest import changes
 from app.ingest.changes import CLOCK_LAG, FileState, file_state, find_changes, read_again_path
+from app.ingest.excerpt import excerpt
 from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 from app.protocol.prompt import Document, Origin
@@ -114,12 +115,11 @@ def test_pastes_have_no_changes() -> None:
 
 
 def test_a_part_of_a_file_is_read_again_as_a_part() -> None:
-    origin = Origin("/files/a#b/report.pdf", 1, 1, "digest")
-    part = Document("report.pdf#5-10", "text", origin=origin)
-    assert read_again_path(part) == "/files/a#b/report.pdf#5-10"
-    assert read_again_path(Document("report.pdf", "text", origin=origin)) == origin.path
-    named = Document("notes#1.txt", "text", origin=Origin("/files/notes#1.txt"))
-    assert read_again_path(named) == "/files/notes#1.txt"
+    whole = Document("a#1.md", "# C# / F#\none\ntwo\n", origin=Origin("/files/a#1.md"))
+    for wanted in ("2-", "C# / F#"):
+        (part,) = excerpt(whole, wanted)
+        assert read_again_path(part) == f"/files/a#1.md#{wanted}"
+    assert read_again_path(whole) == "/files/a#1.md"
 
 
 def test_a_path_that_is_not_unicode_is_not_remembered(tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def pdf(tmp_path: Path) -> Path:
         ("a.xlsx", SHEETS, "2024, may", {1: "[Sheet 2024, May (hidden)]\n| b |\n\n"}),
         ("a.xlsx", SHEETS, "3", {1: "[Sheet Income]\n| c |\n"}),
         ("a.xlsx", SHEETS, "Costs,Income", {1: SHEETS[:21] + SHEETS[-21:]}),
+        ("a.xlsx", SHEETS, "Costs,2024, May", {1: SHEETS[: SHEETS.index("[Sheet I")]}),
+        ("a.md", NOTES, "Plan,Detail, large", {1: NOTES}),
+        ("a.md", "# 1\none\n# 2024\ntwo\n", "2024", {3: "# 2024\ntwo\n"}),
+        ("a.ini", "[Section 9]\none\ntwo\n", "2", {2: "one\n"}),
         ("a.xlsx", SHEETS, "2-", {1: SHEETS[SHEETS.index("[Sheet 2") :]}),
     ],
 )
@@ -138,6 +142,12 @@ def test_only_the_wanted_pages_of_a_pdf_are_read(
     found = document_text("a.pdf", pdf.read_bytes(), ReadLimits(), budget, "2,11-")
     assert found.text == pages(2, 11, 12)
     assert shown[-1] == (3, 3)
+
+
+def test_a_line_that_looks_like_a_mark_is_none(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pdf", pdf_of("One.", "[Page 12]", "Three."))
+    (document,) = read([f"{path}#2-3"]).documents
+    assert document.text == "[Page 2]\n [Page 12]\n\n[Page 3]\nThree.\n\n"
 
 
 def test_only_the_wanted_pages_are_reported(tmp_path: Path) -> None:

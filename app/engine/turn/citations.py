@@ -33,7 +33,7 @@ MAX_PLACES = 256
 """Maximum number of places at which a quotation is compared: the first ones."""
 CANDIDATES = 8
 """Passages per sentence whose meaning is compared: those nearest by words."""
-MIN_SUPPORT = 0.6
+MIN_SUPPORT = 0.69
 """Minimum score of a passage that supports a sentence: the mean of the similarities by words and
 by meaning."""
 MIN_SUPPORT_BY_WORDS = 0.75

@@ -270,6 +270,9 @@ class AttachmentReader:
             self._checking = chat
             start_task(self._composer, lambda: self._check(chat))
 
+    async def check_now(self) -> None:
+        await self._check(self._open_chats.shown)
+
     async def _check(self, chat: OpenChat) -> None:
         started = monotonic()
         limits = self._settings_file.settings.limits() if self._watches else None

@@ -279,6 +279,10 @@ class ChatScreen(MessagesScreen):
         chips = [*self.composer.chips.query(Chip)]
         changed = [each for each in chips if each.changes is not None]
         if action == "read_again" and not changed:
+            await self.attachments.check_now()
+            chips = [*self.composer.chips.query(Chip)]
+            changed = [each for each in chips if each.changes is not None]
+        if action == "read_again" and not changed:
             self.notice.show("No attached file has changed.")
         elif chips:
             await (changed[0] if action == "read_again" else chips[-1]).run_action(action)

@@ -76,9 +76,9 @@ async def test_a_list_of_citations_leads_to_a_passage() -> None:
 
 
 async def test_what_could_not_be_read_is_said_below_the_answer() -> None:
-    scan = f"[Page 1]\n{LONG}\n[Page 2]\n\n\n[Page 3]\n(This page could not be read.)\n\n"
-    async with answered("Yes.", Citations(), scan) as pilot:
-        await until_shown(pilot, "▸ paste-1.txt: 2 of 3 pages without text")
+    mail = f"{LONG}\n[Attachment scan.png, not read]\n"
+    async with answered("Yes.", Citations(), mail) as pilot:
+        await until_shown(pilot, "▸ paste-1.txt: 1 attachment not read")
 
 
 async def test_an_answer_without_citations_says_so() -> None:
