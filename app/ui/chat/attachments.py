@@ -270,8 +270,15 @@ class AttachmentReader:
             self._checking = chat
             start_task(self._composer, lambda: self._check(chat))
 
-    async def check_now(self) -> None:
+    async def read_changed(self) -> bool:
+        """Start reading the first attached file that has changed. False: none has."""
         await self._check(self._open_chats.shown)
+        chips = self._composer.chips
+        changed: list[Attachment | Changes] = [each for each in chips.attached if each.changes]
+        changed += chips.offers
+        if changed:
+            self.read_again(changed[0])
+        return bool(changed)
 
     async def _check(self, chat: OpenChat) -> None:
         started = monotonic()

@@ -277,15 +277,11 @@ class ChatScreen(MessagesScreen):
     async def _run_on_chip(self, action: str) -> None:
         """Run an action on the last chip; reading again, on the first one that has changed."""
         chips = [*self.composer.chips.query(Chip)]
-        changed = [each for each in chips if each.changes is not None]
-        if action == "read_again" and not changed:
-            await self.attachments.check_now()
-            chips = [*self.composer.chips.query(Chip)]
-            changed = [each for each in chips if each.changes is not None]
-        if action == "read_again" and not changed:
-            self.notice.show("No attached file has changed.")
+        if action == "read_again":
+            if not await self.attachments.read_changed():
+                self.notice.show("No attached file has changed.")
         elif chips:
-            await (changed[0] if action == "read_again" else chips[-1]).run_action(action)
+            await chips[-1].run_action(action)
         else:
             self.notice.show("Nothing is attached.")
 

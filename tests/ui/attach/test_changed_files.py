@@ -127,6 +127,20 @@ async def test_the_offer_comes_back_with_the_conversation(tmp_path: Path) -> Non
         assert texts(engine) == [[NEW], []]
 
 
+async def test_the_command_looks_for_changes_itself(tmp_path: Path) -> None:
+    path = written(tmp_path / "contract.txt", OLD)
+    async with started(engine := FakeEngine(), size=(110, 30)) as pilot:
+        await attached(pilot, path)
+        await ask(pilot, engine)
+        await pilot.press(*"/read-again", "enter")
+        await until_shown(pilot, "No attached file has changed.")
+        written(path, NEW)
+        await pilot.press(*"/read-again", "enter")
+        await until_shown(pilot, "▣ contract.txt")
+        await ask(pilot, engine, "And now?")
+        assert texts(engine) == [[NEW], []]
+
+
 async def test_an_offer_can_be_dismissed_until_the_file_changes_again(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
     async with sent_and_changed(path) as (pilot, _):
