@@ -61,14 +61,14 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
-    terminal.wait_for("▸ Read 2", "^R read in full", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE)
+    terminal.wait_for("▸ Read ", "^R read in full", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("C-g", "3", "5")
     terminal.wait_for("would read ")
     terminal.press("Escape", "C-s")
-    terminal.wait_for("What was read", "read 2", "importan")  # the row may be read, or not
+    terminal.wait_for("What was read", "% in ", "importan")  # the row may be read, or not
     terminal.type("/")
     terminal.type("terminal interaction")
     terminal.wait_for("hit ", "not read (Space")
