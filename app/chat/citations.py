@@ -106,14 +106,16 @@ def _is_there(citation: Citation, messages: Sequence[Sequence[Document]]) -> boo
     return citation.passage_start < citation.passage_end <= len(text)
 
 
-def summary(citations: Citations | None) -> str:
-    """`3 citations · 1 sentence without a passage`; empty if there is nothing to say."""
+def summary(citations: Citations | None, missing: str = "") -> str:
+    """`3 citations · 1 sentence without a passage`, and what is `missing` of the documents; empty
+    if there is nothing to say."""
     if citations is None:
-        return ""
+        return missing
     count, uncited = max(citations.numbers, default=0), citations.uncited
     parts = [
         formatting.plural(count, "citation") if count else "",
         f"{formatting.plural(uncited, 'sentence')} without a passage" if uncited else "",
+        missing,
     ]
     return " · ".join(filter(None, parts))
 

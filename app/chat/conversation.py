@@ -309,19 +309,21 @@ class Conversation:
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
         """The documents of each message of a turn's prompt, as the model gets them. Parts that were
-        retrieved have the origin and the whole text of their file, if no other file has its
-        name."""
+        retrieved have the origin and the whole text of their file, if it is known which one that
+        is."""
         placed = self._placed(turn)
         files: dict[str, list[Document]] = {}
         for each in (each.document for message in placed for each in message.documents):
             files.setdefault(each.name, []).append(each)
 
         def in_file(part: Document) -> Document:
+            if part.origin is not None:
+                return part
             known = files.get(part.name, [])
             found = [(each.origin, _within(each, part)) for each in known]
             here = [(origin, place) for origin, place in found if place is not None]
             origins = {origin for origin, _ in here or found}
-            if part.origin is not None or len(origins) != 1:
+            if len(origins) != 1:
                 return part
             return replace(part, origin=origins.pop(), within=here[0][1] if here else None)
 

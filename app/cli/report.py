@@ -105,8 +105,8 @@ class Report:
 
     def _tell_citations(self) -> None:
         """Print the passages that the answer is from."""
-        parts = summary(self._turn.citations), self._conversation.missing(self._turn)
-        if said := " · ".join(filter(None, parts)):
+        missing = self._conversation.missing(self._turn)
+        if said := summary(self._turn.citations, missing):
             self._note(said)
         for note in self._conversation.footnotes(self._turn):
             self._note(f"  {note.line}")

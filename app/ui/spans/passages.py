@@ -72,7 +72,7 @@ class ReadDocument:
     """The number of its first line in its file."""
     origin: Origin | None = None
     within: tuple[str, int] | None = field(default=None, repr=False)
-    """Of a retrieved part: the whole text, and its offset there."""
+    """If this is a retrieved part: the whole text of its file, and where the part starts in it."""
 
     @property
     def title(self) -> str:

@@ -47,7 +47,7 @@ class CitationsView(HangingLines):
     def show(self) -> None:
         found = self._turn.citations
         missing = "" if found is None else self._conversation.missing(self._turn)
-        self._said = " · ".join(filter(None, (summary(found), missing)))
+        self._said = summary(found, missing)
         self.display = bool(self._said)
         if self.display:
             self.refresh(layout=True)
