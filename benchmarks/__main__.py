@@ -34,6 +34,7 @@ from benchmarks import (
     overhead,
     planner,
     published,
+    real_pair,
     serve,
     snapshot,
     store,
@@ -107,6 +108,8 @@ def measure(arguments: Sequence[str]) -> int:
         return evaluate(options)
     if options.measure == "citations":
         return citations.measure(options)
+    if options.measure == "pair":
+        return real_pair.measure(options)
     if options.measure == "all":
         from benchmarks.report import bench_all
 
@@ -136,6 +139,7 @@ def parser() -> Parser:
     citations.add_arguments(
         measures.add_parser("citations", help="write citations of answers, to be judged by hand")
     )
+    real_pair.add_arguments(measures.add_parser("pair", help="measure a real pair of models"))
     _add_quality(
         measures.add_parser("quality", help="compare the answers of sparse and full prefill")
     )

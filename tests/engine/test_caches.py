@@ -570,7 +570,9 @@ WIDE: dict[str, dict[str, Any]] = {
 """States that are large compared with the 16 KB by which MLX's arrays may differ from views."""
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(
+    "name", ["lfm2", *(pytest.param(n, marks=pytest.mark.slow) for n in RECURRENT if n != "lfm2")]
+)
 def test_the_memory_of_checkpoints_is_predicted_within_a_tenth(name: str) -> None:
     """States that are slices of a step's arrays do not keep these alive."""
     model = build(name, **WIDE[name])

@@ -33,6 +33,7 @@ from tests.engine import test_cache_pool
 from tests.engine.driver import TEXT, Driver, opened
 
 FIRST, MORE = 9, 14
+SLOW_SLIDING = pytest.param("sliding", marks=pytest.mark.slow)
 
 
 def ask(text: str, mode: Mode = Mode.SPARSE) -> Ask:
@@ -58,8 +59,8 @@ def prefilled(driver: Driver) -> int:
     return totals[-1] if totals else 0
 
 
-@pytest.mark.parametrize("name", ["target", "hybrid", "sliding"])
-@pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
+@pytest.mark.parametrize("name", ["target", "hybrid", SLOW_SLIDING])
+@pytest.mark.parametrize("mode", [Mode.SPARSE, pytest.param(Mode.FULL, marks=pytest.mark.slow)])
 def test_an_answer_in_two_parts_equals_the_answer_in_one(
     driver: Driver, folders: dict[str, Path], name: str, mode: Mode
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_continued_answer_selects_by_its_question(loaded: Driver) -> None:
     assert again == asked
 
 
+@pytest.mark.slow
 def test_an_answer_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask("What is the code of gate 7?"))
     before = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))

@@ -245,7 +245,9 @@ BORDERS = {
 }
 
 
-@pytest.mark.parametrize("target", ["target", "hybrid", "sliding"])
+@pytest.mark.parametrize(
+    "target", ["target", "hybrid", pytest.param("sliding", marks=pytest.mark.slow)]
+)
 def test_a_cancel_at_any_step_does_not_affect_the_next_turn(
     driver: Driver, folders: dict[str, Path], target: str
 ) -> None:

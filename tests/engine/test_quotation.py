@@ -137,6 +137,7 @@ def test_code_keeps_its_lines_and_indentation() -> None:
     assert "    def open(self, key):\n        if key == 4711:\n            return True" in found
 
 
+@pytest.mark.slow
 def test_brackets_and_quotation_marks_need_only_linear_time() -> None:
     for piece in ("„", "“", "«", '"', "(", ")", ". . ", "``` ", "1. ", "Aa b. ", "x = a(b", "a.\n"):
         many = piece * 50_000
