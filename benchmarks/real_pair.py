@@ -61,18 +61,22 @@ Cell = Mapping[str, Any]
 
 
 class Log:
-    """Measurements as lines of JSON: the labels of a cell, and its figures."""
+    """Measurements as lines of JSON: the labels of a cell, and its figures. A line that was cut off
+    is measured again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Figures] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
+        text = path.read_text() if path.exists() else ""
+        whole, _, cut = text.rpartition("\n")
+        if cut:
+            path.write_text(f"{whole}\n" if whole else "")
+        for line in whole.splitlines():
             record = json.loads(line)
-            self._known[_key(record["cell"])] = record
+            self._known[_key(record["cell"])] = record["figures"]
 
     def figures(self, cell: Cell) -> Figures | None:
-        record = self._known.get(_key(cell))
-        return None if record is None else record["figures"]
+        return self._known.get(_key(cell))
 
     def measure(self, cell: Cell, measure: Callable[[], Figures]) -> Figures:
         """The figures of this cell; they are measured and written if they are not known."""
@@ -84,7 +88,7 @@ class Log:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:
             file.write(json.dumps(record | {"machine": machine()}) + "\n")
-        self._known[_key(cell)] = record
+        self._known[_key(cell)] = figures
         return figures
 
 

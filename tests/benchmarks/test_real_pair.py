@@ -1,0 +1,93 @@
+"""The tables of a real pair, measured on the embedded one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.chat.sample import sample
+from app.models.embedded import EMBEDDED
+from benchmarks import real_pair
+from benchmarks.__main__ import parser
+from benchmarks.real_pair import Log, measure
+
+Options = Callable[[str], argparse.Namespace]
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Options of a table about the embedded pair."""
+    monkeypatch.setattr(real_pair, "long_text", lambda: sample().text * 20)
+    fixed = ["--target", EMBEDDED, "--drafts", EMBEDDED, "--results", str(tmp_path)]
+    return lambda text: parser().parse_args(["pair", *text.split(), *fixed])
+
+
+def test_a_measurement_is_made_once(tmp_path: Path) -> None:
+    path, made = tmp_path / "new" / "table.jsonl", []
+
+    def figures() -> dict[str, float]:
+        made.append(1)
+        return {"seconds": 1.5}
+
+    cell = {"length": 1024, "way": 0.2}
+    assert Log(path).measure(cell, figures) == {"seconds": 1.5}
+    assert Log(path).measure(dict(reversed(cell.items())), figures) == {"seconds": 1.5}
+    assert Log(path).figures({"length": 2048, "way": 0.2}) is None
+    assert len(made) == 1
+
+
+def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    for number in range(2):
+        Log(path).measure({"run": number}, lambda: {"seconds": 1.0})
+    path.write_text(path.read_text()[:-20])
+    assert Log(path).figures({"run": 1}) is None
+    Log(path).measure({"run": 1}, lambda: {"seconds": 2.0})
+    assert [Log(path).figures({"run": number}) for number in range(2)] == [
+        {"seconds": 1.0},
+        {"seconds": 2.0},
+    ]
+
+
+def test_the_first_word_is_compared_with_full_reading_and_mlx_lm(
+    options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measure(options("first-word --length 512 --keep 0.2 --markdown")) == 0
+    records = [
+        json.loads(line) for line in (tmp_path / "first-word.jsonl").read_text().splitlines()
+    ]
+    assert [each["cell"]["way"] for each in records] == ["mlx-lm", "full", 0.2]
+    mlx_lm, full, sparse = (each["figures"] for each in records)
+    assert mlx_lm["read"] == full["read"] == full["prompt"] > sparse["read"] > 0
+    table = capsys.readouterr().out
+    faster = full["cpu_seconds"] / sparse["cpu_seconds"]
+    assert f"| {faster:.2f} |" in table.replace("  ", " ")
+    measure(options("first-word --length 512 --keep 0.2"))
+    assert len((tmp_path / "first-word.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.slow
+def test_the_second_conversation_reuses_the_instructions(options: Options, tmp_path: Path) -> None:
+    measure(options("prefix --length 512"))
+    lines = (tmp_path / "prefix.jsonl").read_text().splitlines()
+    found = {
+        (record["cell"]["mode"], record["cell"]["share"]): record["figures"]
+        for record in map(json.loads, lines)
+    }
+    assert found["full", False]["reused"] == found["sparse", False]["reused"] == 0
+    assert found["full", True]["reused"] > 1000
+    assert found["sparse", True]["reused"] > 1000
+
+
+def test_answers_are_the_same_with_proposals(options: Options, tmp_path: Path) -> None:
+    measure(options("writing --tokens 12"))
+    (line,) = (tmp_path / "writing.jsonl").read_text().splitlines()
+    figures = json.loads(line)["figures"]
+    assert figures["same"] == 1
+    assert figures["written"] == 12
+    assert figures["plain"] > 0
+    assert figures["fast"] > 0
