@@ -37,6 +37,8 @@ class Scoring(StrEnum):
     """`BOTH` combined with `BUILT_IN`."""
     RANDOM = "random"
     """Random chunks, as a baseline."""
+    FIRST = "first"
+    """The start of the documents, as a baseline."""
     LEXICAL = "lexical"
     """BM25 over token ids, as a baseline."""
     EMBEDDING = "embedding"
