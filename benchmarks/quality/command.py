@@ -39,6 +39,7 @@ from benchmarks.quality.runner import Outcome, Runner, Status, results_name
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
+    ANSWERED,
     DEV,
     GROUPS,
     HELD_OUT,
@@ -177,6 +178,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         tunings,
         files,
         options.sparse_only,
+        _default_scoring(options),
     )
 
 
@@ -193,7 +195,8 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
 
 def _names(suites: Iterable[str]) -> str:
     """The names, with the name of the group instead of its many suites."""
-    groups = dict.fromkeys(HELD_OUT, "passages") | dict.fromkeys(TUNED_ON, DEV)
+    groups = dict.fromkeys(ANSWERED, "answers") | dict.fromkeys(HELD_OUT, "passages")
+    groups |= dict.fromkeys(TUNED_ON, DEV)
     return ", ".join(dict.fromkeys(groups.get(suite, suite) for suite in suites))
 
 

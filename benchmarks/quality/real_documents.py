@@ -13,6 +13,8 @@ from random import Random
 from app.errors import UserError
 from app.protocol.prompt import Document
 from benchmarks.quality.suites import (
+    ANSWER,
+    ANSWERED,
     ASKED_ONCE,
     PASSAGE,
     RESERVED,
@@ -74,16 +76,24 @@ def load_facts(file: str) -> tuple[Fact, ...]:
 
 @cache
 def facts_of(suite: str) -> tuple[Fact, ...]:
-    """The facts of a suite."""
-    kind = _kind(suite)
+    """The facts that a suite asks about."""
+    facts = _facts_of_kind(suite)
+    return tuple(fact for fact in facts if fact.expected) if suite in ANSWERED else facts
+
+
+@cache
+def _facts_of_kind(suite: str) -> tuple[Fact, ...]:
+    """The facts of a suite's documents, whether or not it asks about all of them."""
+    kind = kind_of(suite)
     if kind == SEVERAL:
         kind = "english"
     return load_facts(f"passages/{kind}.toml" if suite in ASKED_ONCE else "real.toml")
 
 
-def _kind(suite: str) -> str:
+def kind_of(suite: str) -> str:
     """The kind of passages of a suite: `english` for `passage-english-reworded`."""
-    return suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
+    kind = suite.removesuffix(REWORDED)
+    return kind.removeprefix(PASSAGE).removeprefix(ANSWER).removeprefix("-")
 
 
 class Corpus:
@@ -110,12 +120,14 @@ class Corpus:
 
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
         """Item `index` with an excerpt, so that the prompt has about `length` tokens. Reworded
-        suites have the same excerpts. Raises DoesNotFit."""
-        facts, rng = facts_of(suite), Random(f"{seed}/{length}/{index}")
+        suites have the same excerpts, and so have those that want an answer. Raises DoesNotFit."""
+        facts = facts_of(suite)
         fact = facts[index % len(facts)]
+        drawn = _facts_of_kind(suite).index(fact) if suite in ANSWERED else index
+        rng = Random(f"{seed}/{length}/{drawn}")
         name, text, passage = self._source(suite, fact, length)
         asked = {fact: passage}
-        if _kind(suite) == SEVERAL:
+        if kind_of(suite) == SEVERAL:
             other, its_passage = self._other(suite, name, text, passage, length // 2, rng)
             asked[other] = its_passage
         reworded = suite.endswith(REWORDED)
@@ -150,8 +162,8 @@ class Corpus:
         """The fact's document or, if that is too short, all documents of the suite concatenated."""
         name, text = fact.document, self._texts[fact.document]
         if len(self._token_offsets(name, text)) < length:
-            names = dict.fromkeys(each.document for each in facts_of(suite))
-            name, text = _kind(suite), SEPARATOR.join(self._texts[each] for each in names)
+            names = dict.fromkeys(each.document for each in _facts_of_kind(suite))
+            name, text = kind_of(suite), SEPARATOR.join(self._texts[each] for each in names)
         passage = fact.find(text)
         if passage is None:
             raise DoesNotFit(f"the answer's passage is not once in {fact.document}")

@@ -16,6 +16,7 @@ from benchmarks.quality import results
 from benchmarks.quality.results import (
     EQUIVALENCE_MARGIN,
     KEEP_CURVE,
+    AnswerCell,
     EquivalencePoint,
     GuardStats,
     Interval,
@@ -29,7 +30,7 @@ from benchmarks.quality.results import (
 )
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import Scoring, Settings
-from benchmarks.quality.suites import ONLY_PASSAGES
+from benchmarks.quality.suites import ANSWERED, ONLY_PASSAGES
 
 COLUMNS = 80
 BY_CASE = ("adversarial",)
@@ -49,6 +50,11 @@ EQUIVALENCE = (
 REAL_DOCUMENTS = (
     "Passage: the items whose answer's passage was read whole. Same: answers with the same tokens"
     " as dense."
+)
+ANSWERS = (
+    "Full, right: answers that are right read in full, and as the row says. Kept: those right in"
+    " full that are right here, too, with its interval. Gained: right here and wrong in full. In"
+    " full: how often this configuration read everything, and how often because of the guard."
 )
 PASSAGES = "The items whose answer's passage was selected whole, %, at each keep."
 
@@ -82,6 +88,10 @@ class Study:
     @cached_property
     def real(self) -> tuple[RealCell, ...]:
         return results.real_cells(self.records)
+
+    @cached_property
+    def answer_cells(self) -> tuple[AnswerCell, ...]:
+        return results.answer_cells(self.records)
 
     @property
     def answered(self) -> list[RealCell]:
@@ -164,7 +174,7 @@ def _times(ratio: float | None, form: str = ".2f") -> str:
     return "" if ratio is None else f"{ratio:{form}}x"
 
 
-def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
+def _groups(cells: Iterable[ResultCell | AnswerCell]) -> list[tuple[int, str]]:
     groups = {(cell.length, cell.scoring) for cell in cells}
     return sorted(groups, key=lambda group: (group[0], results.scoring_order(group[1])))
 
@@ -239,6 +249,21 @@ def _real_table(rows: Iterable[RealCell]) -> TextTable:
     return TextTable(head, body, texts=2)
 
 
+def _answer_table(cells: Iterable[AnswerCell], narrow: bool = False) -> TextTable:
+    """`narrow`: for one length and scoring, in a terminal."""
+    head = ["kind"] if narrow else ["kind", "scoring", "length"]
+    head += ["keep", "n", "full", "right", "kept", "95 %", "gained", "read", "in full"]
+    body = []
+    for c in cells:
+        row = [c.kind] if narrow else [c.kind, c.scoring, f"{c.length:,}"]
+        row += [c.label, str(c.n)]
+        row += [f"{share:.0%}" for share in (c.dense.share, c.accuracy.share)]
+        row += [f"{c.kept.share:.0%}" if c.dense.share else "", _range(c.kept), str(c.gained)]
+        in_full = f"{c.in_full} ({c.flagged})" if c.flagged else str(c.in_full)
+        body.append([*row, f"{c.read_fraction:.0%}", in_full])
+    return TextTable(head, body, texts=1 if narrow else 2)
+
+
 def _passage_table(cells: Sequence[RealCell]) -> TextTable:
     """A row for each suite, a column for each keep."""
     keeps = sorted({cell.keep for cell in cells})
@@ -286,9 +311,16 @@ def _guard_summary(guard: GuardStats) -> str:
 def table(study: Study) -> str:
     """The tables for a terminal, at most COLUMNS wide, one for each length and scoring."""
     parts: list[str] = []
-    for length, scoring in _groups(study.cells):
-        group = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
+    cells = [cell for cell in study.cells if cell.suite not in ANSWERED]
+    for length, scoring in _groups(cells):
+        group = [cell for cell in cells if (cell.length, cell.scoring) == (length, scoring)]
         parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(group).plain()}")
+    answers = study.answer_cells
+    for length, scoring in _groups(answers):
+        here = [cell for cell in answers if (cell.length, cell.scoring) == (length, scoring)]
+        rows = _answer_table(here, narrow=True).plain()
+        parts.append(f"Answers, {length:,} tokens, scoring {scoring}\n{rows}")
+    parts += [_wrapped(ANSWERS)] if answers else []
     if study.sparse_only:
         parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
     if study.equals:
@@ -328,6 +360,8 @@ def markdown(study: Study) -> str:
         parts += _details(study)
     if study.answered:
         parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.answered).markdown()]
+    if study.answer_cells:
+        parts += ["## Answers", ANSWERS, _answer_table(study.answer_cells).markdown()]
     if study.passages:
         parts += ["## Passages", PASSAGES, _passage_table(study.passages).markdown()]
     if study.keep_curve:
@@ -419,6 +453,7 @@ def as_json(study: Study) -> str:
         "equal": [asdict(row) for row in study.equals],
         "keep_curve": [asdict(row) for row in study.keep_curve],
         "real": [asdict(cell) for cell in study.real],
+        "answers": [asdict(cell) for cell in study.answer_cells],
         "guard": None if study.guard is None else asdict(study.guard),
         "records": [asdict(record) for record in study.records],
     }

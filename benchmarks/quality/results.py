@@ -16,7 +16,7 @@ from app.protocol.stats import SURE, Reading
 from app.util.tables import TextTable
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import Scoring
-from benchmarks.quality.suites import JUDGED, ONLY_PASSAGES, SUITES, UNSAFE
+from benchmarks.quality.suites import ANSWER, ANSWERED, JUDGED, ONLY_PASSAGES, SUITES, UNSAFE
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -327,6 +327,80 @@ def _real_cell(
     pairs = [(dense[record.item], record) for record in records if record.item in dense]
     agreed = wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)) if pairs else None
     return RealCell(*key, n, wilson(read, n), agreed)
+
+
+ALL_KINDS = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCell:
+    """Answers about real documents of one kind, or of `ALL_KINDS`, at one length in one
+    configuration.
+
+    `dense`, `accuracy`: shares that are right read in full and in this configuration. `kept`: share
+    of those right in full that are right here; `gained`: number right here and wrong in full.
+    `in_full`: number that this configuration read in full, `flagged` of them because of the guard.
+    """
+
+    kind: str
+    length: int
+    scoring: str
+    mode: str
+    keep: float
+    n: int
+    dense: Interval
+    accuracy: Interval
+    kept: Interval
+    gained: int
+    read_fraction: float
+    in_full: int
+    flagged: int
+
+    @property
+    def label(self) -> str:
+        return "--auto" if self.mode == Mode.AUTO else keep_label(self.keep)
+
+
+def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
+    """One cell for each length, scoring and keep and all kinds together, then one for each kind."""
+    records = [record for record in records if record.suite in ANSWERED]
+    pairs = [pair for mode in (Mode.SPARSE, Mode.AUTO) for pair in paired(records, mode)]
+
+    def key(pair: Pair) -> tuple[Any, ...]:
+        here = pair[1]
+        return here.length, here.scoring, here.mode, here.keep
+
+    def order(found: tuple[Any, ...]) -> tuple[Any, ...]:
+        suite, length, scoring, mode, keep = found
+        place = SUITE_ORDER.index(suite) if suite else -1
+        return place, length, scoring_order(scoring), mode == Mode.AUTO, keep
+
+    groups = {("", *name): group for name, group in grouped(pairs, key).items()}
+    groups |= grouped(pairs, lambda pair: (pair[1].suite, *key(pair)))
+    return tuple(_answer_cell(name, groups[name]) for name in sorted(groups, key=order))
+
+
+def _answer_cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> AnswerCell:
+    suite, length, scoring, mode, keep = key
+    n, right_in_full = len(pairs), sum(dense.right for dense, _ in pairs)
+    right = sum(here.right for _, here in pairs)
+    kept = sum(dense.right and here.right for dense, here in pairs)
+    read = [here.read_fraction for _, here in pairs if not here.failed]
+    return AnswerCell(
+        kind=suite.removeprefix(f"{ANSWER}-") or ALL_KINDS,
+        length=length,
+        scoring=scoring,
+        mode=mode,
+        keep=keep,
+        n=n,
+        dense=wilson(right_in_full, n),
+        accuracy=wilson(right, n),
+        kept=wilson(kept, right_in_full),
+        gained=right - kept,
+        read_fraction=fmean(read) if read else 0.0,
+        in_full=sum(here.reading == Reading.DENSE for _, here in pairs),
+        flagged=sum(here.guard is not None for _, here in pairs),
+    )
 
 
 @dataclass(frozen=True, slots=True)

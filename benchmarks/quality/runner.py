@@ -39,6 +39,8 @@ from benchmarks.quality.tasks import is_correct
 from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
+EXTRA_REAL_TOKENS = 24
+"""For answers about real documents, in which a chat model repeats the question at most once."""
 MIN_KEEP = 0.01
 
 
@@ -172,6 +174,9 @@ class Runner:
                     return
                 self._log.add(record)
                 clock.record(key, config, time.monotonic() - started)
+            elif item.passages:  # what is expected may have been corrected since
+                right = is_correct(record.answer, item.expected, item.check)
+                record = replace(record, right=right)
             self._records[key.id, config] = record
 
     def _make(self, key: ItemKey) -> Item | None:
@@ -297,7 +302,7 @@ class Runner:
         expected = self._tokens.count(item.answer)
         if not item.passages:
             return 2 * expected + EXTRA_ANSWER_TOKENS
-        return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_ANSWER_TOKENS // 2
+        return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_REAL_TOKENS
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))

@@ -38,6 +38,8 @@ def scorer_of(scoring: Scoring, pair: ModelPair) -> Scorer:
             return EmbeddingScorer()
         case Scoring.LEXICAL:
             return LexicalScorer()
+        case Scoring.FIRST:
+            return FirstScorer()
     return RandomScorer()
 
 
@@ -49,6 +51,16 @@ class RandomScorer:
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         return random_scores(prompt.ids, context.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstScorer:
+    """Scores earlier chunks higher, as a baseline: reads the first tokens of the documents."""
+
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        return first_scores(len(prompt.ids), context.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,12 @@ def random_scores(ids: Ids, chunk: int) -> NDArray[np.float32]:
     """Random importance float32 (M,), constant within a chunk of token ids (M,). Deterministic."""
     random = np.random.default_rng(ids.view(np.uint32))
     return np.repeat(random.random(-(-len(ids) // chunk)), chunk)[: len(ids)].astype(np.float32)
+
+
+def first_scores(tokens: int, chunk: int) -> NDArray[np.float32]:
+    """Descending importance, float32 (tokens,). It halves with every chunk, so that the first chunk
+    stays the highest although it has no chunk before it to be smoothed with."""
+    return np.exp2(-np.arange(tokens) / chunk).astype(np.float32)
 
 
 def bm25_scores(ids: Ids, question_start: int, chunk: int) -> NDArray[np.float32]:

@@ -37,6 +37,8 @@ class Scoring(StrEnum):
     """`BOTH` combined with `BUILT_IN`."""
     RANDOM = "random"
     """Random chunks, as a baseline."""
+    FIRST = "first"
+    """The start of the documents, as a baseline."""
     LEXICAL = "lexical"
     """BM25 over token ids, as a baseline."""
     EMBEDDING = "embedding"
@@ -64,7 +66,7 @@ class ScoringSwitch:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The configurations to measure: every scoring with each of `tunings`. `files`: for suites that
-    ask about files."""
+    ask about files. `default`: the scoring that the engine would choose, for auto mode."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -77,6 +79,7 @@ class Settings:
     tunings: tuple[Tuning, ...] = (DEFAULT_TUNING,)
     files: tuple[Document, ...] = ()
     sparse_only: bool = False
+    default: Scoring = Scoring.BOTH
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
         """How each item of a suite is read; dense first, if it is compared. `keep_above` has no
@@ -90,7 +93,7 @@ class Settings:
         ]
         sparse = list(dict.fromkeys(sparse))
         if self.auto and suite not in ONLY_PASSAGES:
-            name = way_name(Scoring.BOTH, DEFAULT_TUNING)
+            name = way_name(self.default, DEFAULT_TUNING)
             sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, name))
         alone = self.sparse_only or suite in ONLY_PASSAGES
         return tuple(sparse) if alone else (DENSE, *sparse)
@@ -100,7 +103,8 @@ class Settings:
         """Scorings and tunings by the names of `configs`."""
         fixed = [replace(tuning, keep_above=DEFAULT_TUNING.keep_above) for tuning in self.tunings]
         tunings = [*self.tunings, *fixed]
-        return {way_name(s, t): (s, t) for s in self.scorings for t in tunings}
+        ways = [(scoring, tuning) for scoring in self.scorings for tuning in tunings]
+        return {way_name(*way): way for way in (*ways, (self.default, DEFAULT_TUNING))}
 
 
 def way_name(scoring: Scoring, tuning: Tuning) -> str:

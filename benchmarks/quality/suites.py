@@ -23,7 +23,7 @@ TOLERANCE = 0.02
 TRIES = 8
 DOCUMENT = "document.txt"
 RECALL, HOPS, HOPS_IN_FILES = "recall", "hops", "hops-in-files"
-REAL, PASSAGE, DEV, REWORDED = "real", "passage", "dev", "-reworded"
+REAL, PASSAGE, ANSWER, DEV, REWORDED = "real", "passage", "answer", "dev", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
 PASSAGE_KINDS = ("english", SEVERAL, "code", "logs", *OTHER_LANGUAGES)
@@ -33,21 +33,28 @@ ONE_WORDING = ("followup", "change", "tables", "cross")
 """Asked in other words only: what refers to the turn before, what changes its subject, a row of a
 table, and what is written in another language than the question."""
 DEV_KINDS = (*ONE_WORDING, "code")
+ANSWER_KINDS = ("english", "code", "logs", "german", "french", "spanish", "chinese")
+"""Kinds of passages with answers that are judged by rule, beside `tables` and `followup`."""
 
 
-def passage_suites(*kinds: str) -> tuple[str, ...]:
+def passage_suites(*kinds: str, what: str = PASSAGE) -> tuple[str, ...]:
     """The suites of these kinds, in the document's own words and reworded."""
-    return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
+    return tuple(f"{what}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
 
 
 HELD_OUT = (*passage_suites(*PASSAGE_KINDS), *(f"{PASSAGE}-{kind}" for kind in ONE_WORDING))
 TUNED_ON = tuple(f"{DEV}-{kind}" for kind in DEV_KINDS)
 """Scorers and parameters may be chosen on these, whose documents the others do not ask about."""
-ASKED_ONCE = frozenset({*HELD_OUT, *TUNED_ON})
+ANSWERED = (
+    *passage_suites(*ANSWER_KINDS, what=ANSWER),
+    *(f"{ANSWER}-{kind}" for kind in ("tables", "followup")),
+)
+"""The questions of `HELD_OUT` whose answers can be judged; the model writes an answer."""
+ASKED_ONCE = frozenset({*HELD_OUT, *ANSWERED, *TUNED_ON})
 """Suites that never ask the same question twice, however many items are wanted."""
 ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT, *TUNED_ON})
 """Suites that only measure whether the answer's passage is selected; no answer is written."""
-ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
+ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ANSWERED, *ONLY_PASSAGES})
 """Suites that ask about known passages of known files."""
 NEED_FILES = frozenset({HOPS_IN_FILES, *ABOUT_PASSAGES})
 """Suites that read files."""
@@ -132,8 +139,10 @@ class Item:
     @property
     def digest(self) -> str:
         """A digest of the engine's input and the criteria, 12 hexadecimal digits. It is stored with
-        results, so the repr of messages must not change."""
-        parts = (self.messages, self.answer, self.expected, self.check)
+        results, so the repr of messages must not change. The answers expected of real documents
+        are left out: they may be corrected, and stored answers are judged again."""
+        expected = () if self.passages else self.expected
+        parts = (self.messages, self.answer, expected, self.check)
         return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
 
@@ -201,11 +210,18 @@ _SUITES = (
     Suite(REAL + REWORDED, ()),
     Suite(PASSAGE, (), None),
     Suite(PASSAGE + REWORDED, (), None),
+    *(Suite(name, ()) for name in ANSWERED),
     *(Suite(name, (), None) for name in (*HELD_OUT, *TUNED_ON)),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
 DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOPS})
-GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT, DEV: TUNED_ON}
+GROUPS = {
+    "all": DEFAULT,
+    "needle": NEEDLES,
+    "answers": ANSWERED,
+    "passages": HELD_OUT,
+    DEV: TUNED_ON,
+}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
 """Suites by which the guard is judged."""

@@ -61,17 +61,29 @@ class Task:
     """Earlier questions about the same document and their answers."""
 
 
+WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+"""A character that continues a word; Chinese and Japanese have no spaces between words."""
+
+
 def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
-    """Judge an answer by RULER's rule (it contains every expected string) or one of ours."""
+    """Judge an answer by RULER's rule (it contains every expected string) or one of ours. Strings
+    are found as whole words."""
     plain = " ".join(answer.casefold().split())
     if check is Check.NOT_SAID:
         return bool(NOT_SAID.search(plain))
     if check is Check.LAST_NUMBER:
         numbers = re.findall(r"\d+", plain)
         return bool(numbers) and numbers[-1] == expected[0]
-    patterns = (re.escape(" ".join(e.casefold().split())) for e in expected)
+    words = (" ".join(e.casefold().split()) for e in expected)
     enough = any if check is Check.HOLDS_ANY else all
-    return enough(re.search(rf"(?<!\w){w}(?!\w)", plain) for w in patterns)
+    return enough(re.search(_whole(word), plain) for word in words)
+
+
+def _whole(text: str) -> str:
+    """A pattern that finds this text, but not within a longer word."""
+    before = f"(?<!{WORD})" if re.match(WORD, text) else ""
+    after = f"(?!{WORD})" if re.match(WORD, text[-1:]) else ""
+    return before + re.escape(text) + after
 
 
 def phrase(rng: Random, name: str, held_out: bool) -> str:

@@ -180,7 +180,7 @@ def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
 REFUSALS = {
     "unknown suite": (
         ["--suite", "needles"],
-        "choose from all, needle, passages, dev, needle-single",
+        "choose from all, needle, answers, passages, dev, needle-single",
     ),
     "no length": (["--length", "4x"], "such as 4096 or 4k"),
     "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
@@ -189,7 +189,7 @@ REFUSALS = {
     "keep is nan": (["--keep", "nan"], "from 0 to 1"),
     "unknown scoring": (
         ["--scoring", "best"],
-        "both, joined, random, lexical, embedding, builtin",
+        "both, joined, random, first, lexical, embedding, builtin",
     ),
     "no items": (["--n", "0"], "not a valid number of items"),
     "half an item": (["--n", "1.5"], "whole number"),
@@ -207,7 +207,7 @@ REFUSALS = {
     "no file": (["--suite", "real"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
-        "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages",
+        "or add hops-in-files, real, real-reworded, passage, passage-reworded, answers, passages",
     ),
     "not the real documents": (
         ["--suite", "real", "--file", "{room}/text.txt"],

@@ -21,13 +21,16 @@ from app.protocol.commands import Ask, CachePolicy, Load
 from app.protocol.events import Event, Selected
 from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
-from benchmarks.quality.real_documents import Corpus, Fact, facts_of
+from benchmarks.quality import real_documents, runner
+from benchmarks.quality.real_documents import Corpus, Fact, facts_of, kind_of
 from benchmarks.quality.report import _passage_table, _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner, item_keys, share_selected
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
+    ANSWER,
+    ANSWERED,
     HELD_OUT,
     PASSAGE,
     PASSAGE_KINDS,
@@ -105,6 +108,42 @@ def test_questions_are_asked_once(suite: str) -> None:
         assert fact.answer
         assert not fact.reworded
         assert bool(fact.before) == bool(fact.earlier) == follows
+
+
+FEWEST_ANSWERS = {"english": 50, "code": 30, "logs": 35, "tables": 45, "followup": 30}
+
+
+@pytest.mark.parametrize("suite", ANSWERED)
+def test_expected_answers_can_be_judged_and_are_not_in_the_question(suite: str) -> None:
+    facts = facts_of(suite)
+    assert len(facts) >= FEWEST_ANSWERS.get(kind_of(suite), 12)
+    assert len({(fact.question, fact.passage) for fact in facts}) == len(facts)
+    for fact in facts:
+        assert is_correct(fact.answer, fact.expected, Check.HOLDS_ANY), fact.question
+        asked = (fact.question, fact.reworded, *(text for turn in fact.before for text in turn))
+        for text in asked:
+            assert not is_correct(text, fact.expected, Check.HOLDS_ANY), text
+
+
+@pytest.mark.parametrize("suite", ["answer-followup", "answer-code-reworded"])
+def test_an_answer_is_asked_for_on_the_excerpt_of_the_passage(suite: str) -> None:
+    passage_suite = suite.replace(ANSWER, PASSAGE)
+    every, asked = facts_of(passage_suite), facts_of(suite)
+    texts: dict[str, str] = {}
+    for fact in every:
+        part = f"{fact.earlier}. {FILLER * 9}{fact.passage}. {FILLER * 20}"
+        texts[fact.document] = texts.get(fact.document, "") + part
+    corpus = Corpus([Document(name, text) for name, text in texts.items()], TOKENS)
+    assert 0 < len(asked) < len(every)
+    for index in (0, 7, len(asked) - 1):
+        item = corpus.item(suite, index, 2000, 3)
+        same = corpus.item(passage_suite, every.index(asked[index]), 2000, 3)
+        assert item.expected
+        assert (item.document, item.messages, item.passages) == (
+            same.document,
+            same.messages,
+            same.passages,
+        )
 
 
 def test_tuning_leaves_the_held_out_documents_alone() -> None:
@@ -244,6 +283,22 @@ def test_the_passage_and_the_answer_are_measured(tmp_path: Path) -> None:
         assert not any(record.failed for record in (dense, some, everything))
 
 
+def test_stored_answers_are_judged_again_when_what_is_expected_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings((REAL,), (500,), (0.1,), (Scoring.LEXICAL,), n=1, files=LONG)
+    before, _ = measured(settings, tmp_path)
+    answer = next(record.answer for record in before if record.mode == Mode.SPARSE)
+    monkeypatch.setattr(runner, "code_digest", lambda: "other")
+    for expected in ("nobody would say this", " ".join(answer.split()[:3])):
+        corrected = (replace(FACTS[0], expected=(expected,)), *FACTS[1:])
+        monkeypatch.setattr(real_documents, "facts_of", lambda suite, facts=corrected: facts)
+        again, asked = measured(settings, tmp_path)
+        (sparse,) = (record for record in again if record.mode == Mode.SPARSE)
+        assert asked == 0
+        assert sparse.right == (expected in " ".join(answer.split()))
+
+
 def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
     keeps, scorings = (0.1, 0.3), (Scoring.BOTH, Scoring.LEXICAL)
     tunings = (replace(DEFAULT_TUNING, read_on=0.0),)
@@ -316,6 +371,8 @@ def test_the_report_has_the_table_of_real_documents() -> None:
 
 
 def test_no_held_out_question_is_asked_twice() -> None:
-    settings = Settings((PASSAGE, "dev-code"), (500,), (0.1,), (Scoring.LEXICAL,), n=100)
+    suites = (PASSAGE, "dev-code", "answer-code")
+    settings = Settings(suites, (500,), (0.1,), (Scoring.LEXICAL,), n=100)
     asked = Counter(key.suite for key in item_keys(settings))
-    assert asked == {PASSAGE: 100, "dev-code": len(facts_of("dev-code"))}
+    once = {suite: len(facts_of(suite)) for suite in suites[1:]}
+    assert asked == {PASSAGE: 100, **once}

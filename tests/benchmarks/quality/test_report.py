@@ -33,7 +33,7 @@ def records(
         for suite in suites:
             cases = SUITES[suite].cases
             for i in range(n):
-                more = {"length": length, "case": cases[i % len(cases)].name}
+                more = {"length": length, "case": cases[i % len(cases)].name if cases else ""}
                 item = f"{suite}/{length}/{i}"
                 good = suite != "cwe"
                 found.append(record(item, Mode.FULL, good, **more))
@@ -160,6 +160,24 @@ def test_the_json_has_settings_cells_and_records(study: Study) -> None:
     assert content["guard"]["recall"]["share"] == pytest.approx(16 / 64)
     cell = next(c for c in content["cells"] if c["suite"] == "quote" and c["keep"] == 0.05)
     assert (cell["n"], cell["right"], cell["regressions"]) == (8, 5, 3)
+
+
+def test_the_answers_about_real_documents_have_a_table_with_totals() -> None:
+    found = records(("answer-tables", "answer-english-reworded"), (1024,), n=6)
+    settings = replace(SETTINGS, suites=("answers",))
+    study = Study(settings, ("target", "a draft"), "1", "a machine", "command", found)
+    text = table(study)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "1,024 tokens, scoring random" in text
+    both = text.split("Answers, 1,024 tokens, scoring both")[1]
+    totals = re.findall(r"^all +(.+)", both, re.M)
+    assert totals[1].split() == ["0.2", "12", "100%", "67%", "67%", "39–86", "0", "25%", "0"]
+    assert totals[3].startswith("--auto")
+    assert re.search(r"^english-reworded +0\.2 +6 ", both, re.M)
+    report = markdown(study)
+    assert "| english-reworded | both | 1,024 | 0.2 | 6 | 100% | 67% | 67% |" in report
+    assert "| all | random | 1,024 | 1 | 12 |" in report
+    assert len(json.loads(as_json(study))["answers"]) == 3 * (2 * len(KEEPS) + 1)
 
 
 def test_a_guard_table_without_unsafe_items_says_so() -> None:

@@ -9,7 +9,14 @@ import pytest
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
 from benchmarks.quality import results
-from benchmarks.quality.results import guard_stats, keep_rows, keep_table, wilson
+from benchmarks.quality.results import (
+    ALL_KINDS,
+    answer_cells,
+    guard_stats,
+    keep_rows,
+    keep_table,
+    wilson,
+)
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.runner import normalised_entropy
 
@@ -53,6 +60,28 @@ def test_wilson_against_known_values(right: int, n: int, low: float, high: float
     interval = wilson(right, n)
     assert interval.share == right / n
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_answers_are_counted_by_kind_and_together() -> None:
+    outcomes = {"code": [(1, 1), (1, 0), (0, 1)], "tables": [(1, 1), (0, 0)]}
+    records = []
+    for kind, pairs in outcomes.items():
+        for index, (dense, sparse) in enumerate(pairs):
+            item = f"answer-{kind}/1024/{index}"
+            records += both(item, bool(dense), bool(sparse))
+            flagged = {"guard": "all", "reading": str(Reading.DENSE)} if index == 0 else {}
+            records.append(record(item, Mode.AUTO, bool(dense), **flagged))
+    records += both("real/1024/0", True, True)
+    cells = answer_cells(records)
+    assert [(cell.kind, cell.label) for cell in cells] == [
+        (kind, label) for kind in (ALL_KINDS, "code", "tables") for label in ("0.2", "--auto")
+    ]
+    together, auto, code = cells[:3]
+    assert (together.n, together.dense.share, together.accuracy.share) == (5, 0.6, 0.6)
+    assert (together.kept, together.gained) == (wilson(2, 3), 1)
+    assert (together.read_fraction, together.in_full, together.flagged) == (0.25, 0, 0)
+    assert (auto.kept.share, auto.gained, auto.in_full, auto.flagged) == (1.0, 0, 2, 2)
+    assert (code.n, code.kept, code.gained) == (3, wilson(1, 2), 1)
 
 
 def test_wilson_without_items_is_the_whole_range() -> None:

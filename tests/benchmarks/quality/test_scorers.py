@@ -61,6 +61,17 @@ def test_random_scores_are_per_chunk_and_the_same_for_the_same_prompt() -> None:
     assert len(np.intersect1d(selected, select(other, pinned, 0.2).positions)) < 0.6 * len(selected)
 
 
+@pytest.mark.parametrize("keep", [0.05, 0.2, 0.5])
+def test_first_reads_the_start_of_the_documents(keep: float) -> None:
+    pinned = np.zeros(20_000, bool)
+    pinned[:45] = pinned[-30:] = True
+    importance = scorers.first_scores(len(pinned), CHUNK)
+    selected = select(importance, pinned, keep).positions
+    read = np.setdiff1d(selected, np.flatnonzero(pinned))
+    assert len(read) == pytest.approx(keep * 20_000, abs=CHUNK)
+    np.testing.assert_array_equal(read, np.arange(45, 45 + len(read)))
+
+
 @pytest.fixture
 def switch() -> ScoringSwitch:
     return ScoringSwitch()
@@ -75,7 +86,7 @@ def driver(tmp_path: Path, switch: ScoringSwitch) -> Iterator[Driver]:
     driver.close()
 
 
-@pytest.mark.parametrize("scoring", [Scoring.RANDOM, Scoring.LEXICAL])
+@pytest.mark.parametrize("scoring", [Scoring.RANDOM, Scoring.FIRST, Scoring.LEXICAL])
 def test_the_floors_read_without_asking_the_draft(
     driver: Driver, switch: ScoringSwitch, scoring: Scoring
 ) -> None:

@@ -115,6 +115,28 @@ def test_the_reference_is_right_and_less_than_it_is_wrong(name: str, held_out: b
         assert not is_correct("", item.expected, item.check)
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected", "right"),
+    [
+        ("加nofail选项即可", "nofail", True),
+        ("由发布经理授权。", "发布经理", True),
+        ("密码要多于12个字符", "12", True),
+        ("nofails", "nofail", False),
+        ("port 1223", "22", False),
+        ("The port is 22/tcp.", "22", True),
+        ("Use `pkg-off`", "-off", True),
+        ("the suffix -offensive", "-off", False),
+        ("write x := 5", ":=", True),
+        ("Größe", "größ", False),
+        ("It ends in\n  BIG   words.", "big words", True),
+    ],
+)
+def test_whole_words_are_found_also_between_chinese_ones(
+    answer: str, expected: str, right: bool
+) -> None:
+    assert is_correct(answer, (expected,), Check.HOLDS_ANY) is right
+
+
 ONE_VALUE = [*GROUPS["needle"], "lookup", "many", "track", "turns"]
 
 
