@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import chain, starmap, zip_longest
 from pathlib import PurePath
 from random import Random
+
+import numpy as np
 
 from app.errors import UserError
 from app.protocol.prompt import Document
@@ -16,6 +18,7 @@ from benchmarks.quality.suites import (
     ANSWER,
     ANSWERED,
     ASKED_ONCE,
+    CONVERSATION,
     PASSAGE,
     RESERVED,
     REWORDED,
@@ -29,6 +32,16 @@ from benchmarks.quality.tokens import Tokens
 from benchmarks.quality.words import load
 
 SEPARATOR = "\n\n"
+TURNS, GROUP = 15, 5
+"""Of a conversation; and those that are reported together."""
+TALKS = (
+    ("english", "handbook-en.txt"),
+    ("logs", "server.log"),
+    ("code", "werkzeug.py"),
+    ("tables", "redis.conf"),
+    ("english", "policy.txt"),
+)
+"""A kind of facts and a document for each conversation."""
 CharacterRange = tuple[int, int]
 
 
@@ -76,9 +89,23 @@ def load_facts(file: str) -> tuple[Fact, ...]:
 
 @cache
 def facts_of(suite: str) -> tuple[Fact, ...]:
-    """The facts that a suite asks about."""
+    """The facts that a suite asks about; those of a conversation in the order of its turns."""
+    if suite == CONVERSATION:
+        return tuple(chain.from_iterable(starmap(_turns, TALKS)))
     facts = _facts_of_kind(suite)
     return tuple(fact for fact in facts if fact.expected) if suite in ANSWERED else facts
+
+
+def _turns(kind: str, document: str) -> list[Fact]:
+    """The facts that a conversation about a document asks about, in random order and, in turns, in
+    the document's own words and in others."""
+    facts = [fact for fact in _facts_of_kind(f"{ANSWER}-{kind}") if fact.document == document]
+    rng = Random(document)
+    asked = rng.sample([fact for fact in facts if fact.expected and not fact.before], TURNS)
+    return [
+        replace(fact, question=fact.reworded or fact.question) if turn % 2 else fact
+        for turn, fact in enumerate(asked)
+    ]
 
 
 @cache
@@ -121,6 +148,8 @@ class Corpus:
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
         """Item `index` with an excerpt, so that the prompt has about `length` tokens. Reworded
         suites have the same excerpts, and so have those that want an answer. Raises DoesNotFit."""
+        if suite == CONVERSATION:
+            return self._turn(index, length, seed)
         facts = facts_of(suite)
         fact = facts[index % len(facts)]
         drawn = _facts_of_kind(suite).index(fact) if suite in ANSWERED else index
@@ -151,6 +180,38 @@ class Corpus:
             length,
             fact.before,
             passages=tuple((first - start, last - start) for first, last in asked.values()),
+        )
+
+    def _turn(self, index: int, length: int, seed: int) -> Item:
+        """A turn of a conversation about the parts of a document that hold its answers, of about
+        `length` tokens together. Raises DoesNotFit."""
+        talk, turn = divmod(index, TURNS)
+        facts = facts_of(CONVERSATION)[talk * TURNS : (talk + 1) * TURNS]
+        name = facts[turn].document
+        text, rng = self._texts[name], Random(f"{seed}/{length}/{name}")
+        offsets, taken = self._token_offsets(name, text), np.zeros(len(text), bool)
+        for fact in facts:
+            passage = _find_once(fact.passage, text)
+            assert passage is not None, "checked before"
+            start, end = _excerpt(offsets, passage, length // TURNS, rng)
+            taken[start:end] = True
+        edges = np.flatnonzero(np.diff(taken, prepend=False, append=False)).tolist()
+        parts = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        asked = tuple((fact.question, fact.answer) for fact in facts[:turn])
+        first = turn // GROUP * GROUP
+        return Item(
+            item_id(CONVERSATION, length, index),
+            CONVERSATION,
+            f"turns {first + 1} to {first + GROUP}",
+            length,
+            Document(name, SEPARATOR.join(parts)),
+            facts[turn].question,
+            facts[turn].answer,
+            facts[turn].expected,
+            Check.HOLDS_ANY,
+            length + sum(self._tokens_around(question, facts[turn]) for question, _ in asked),
+            asked,
+            chat=f"{CONVERSATION}/{length}/{name}",
         )
 
     def _tokens_around(self, question: str, fact: Fact) -> int:

@@ -329,7 +329,7 @@ def _real_cell(
     return RealCell(*key, n, wilson(read, n), agreed)
 
 
-ALL_KINDS = "all"
+ALL_KINDS, CASE = "all", ", "
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,8 @@ class AnswerCell:
 
 
 def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
-    """One cell for each length, scoring and keep and all kinds together, then one for each kind."""
+    """One cell for each length, scoring and keep and all kinds together, then one for each kind,
+    and for each group of turns of conversations."""
     records = [record for record in records if record.suite in ANSWERED]
     pairs = [pair for mode in (Mode.SPARSE, Mode.AUTO) for pair in paired(records, mode)]
 
@@ -372,11 +373,14 @@ def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
 
     def order(found: tuple[Any, ...]) -> tuple[Any, ...]:
         suite, length, scoring, mode, keep = found
+        suite, _, case = suite.partition(CASE)
         place = SUITE_ORDER.index(suite) if suite else -1
-        return place, length, scoring_order(scoring), mode == Mode.AUTO, keep
+        return place, len(case), case, length, scoring_order(scoring), mode == Mode.AUTO, keep
 
     groups = {("", *name): group for name, group in grouped(pairs, key).items()}
     groups |= grouped(pairs, lambda pair: (pair[1].suite, *key(pair)))
+    turns = [pair for pair in pairs if SUITES[pair[1].suite].chat]
+    groups |= grouped(turns, lambda pair: (f"{pair[1].suite}{CASE}{pair[1].case}", *key(pair)))
     return tuple(_answer_cell(name, groups[name]) for name in sorted(groups, key=order))
 
 

@@ -174,7 +174,7 @@ class Runner:
                     return
                 self._log.add(record)
                 clock.record(key, config, time.monotonic() - started)
-            elif item.passages:  # what is expected may have been corrected since
+            elif item.suite in ABOUT_PASSAGES:  # what is expected may have been corrected since
                 right = is_correct(record.answer, item.expected, item.check)
                 record = replace(record, right=right)
             self._records[key.id, config] = record
@@ -300,7 +300,7 @@ class Runner:
 
     def _max_tokens(self, item: Item) -> int:
         expected = self._tokens.count(item.answer)
-        if not item.passages:
+        if item.suite not in ABOUT_PASSAGES:
             return 2 * expected + EXTRA_ANSWER_TOKENS
         return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_REAL_TOKENS
 

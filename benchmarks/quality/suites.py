@@ -45,11 +45,14 @@ def passage_suites(*kinds: str, what: str = PASSAGE) -> tuple[str, ...]:
 HELD_OUT = (*passage_suites(*PASSAGE_KINDS), *(f"{PASSAGE}-{kind}" for kind in ONE_WORDING))
 TUNED_ON = tuple(f"{DEV}-{kind}" for kind in DEV_KINDS)
 """Scorers and parameters may be chosen on these, whose documents the others do not ask about."""
+CONVERSATION = f"{ANSWER}-conversation"
 ANSWERED = (
     *passage_suites(*ANSWER_KINDS, what=ANSWER),
     *(f"{ANSWER}-{kind}" for kind in ("tables", "followup")),
+    CONVERSATION,
 )
-"""The questions of `HELD_OUT` whose answers can be judged; the model writes an answer."""
+"""The questions of `HELD_OUT` whose answers can be judged; the model writes an answer. Those of
+`CONVERSATION` are turns of conversations about one document each."""
 ASKED_ONCE = frozenset({*HELD_OUT, *ANSWERED, *TUNED_ON})
 """Suites that never ask the same question twice, however many items are wanted."""
 ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT, *TUNED_ON})
@@ -141,7 +144,7 @@ class Item:
         """A digest of the engine's input and the criteria, 12 hexadecimal digits. It is stored with
         results, so the repr of messages must not change. The answers expected of real documents
         are left out: they may be corrected, and stored answers are judged again."""
-        expected = () if self.passages else self.expected
+        expected = () if self.suite in ABOUT_PASSAGES else self.expected
         parts = (self.messages, self.answer, expected, self.check)
         return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
@@ -210,7 +213,7 @@ _SUITES = (
     Suite(REAL + REWORDED, ()),
     Suite(PASSAGE, (), None),
     Suite(PASSAGE + REWORDED, (), None),
-    *(Suite(name, ()) for name in ANSWERED),
+    *(Suite(name, (), chat=name == CONVERSATION) for name in ANSWERED),
     *(Suite(name, (), None) for name in (*HELD_OUT, *TUNED_ON)),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
@@ -218,7 +221,7 @@ DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOP
 GROUPS = {
     "all": DEFAULT,
     "needle": NEEDLES,
-    "answers": ANSWERED,
+    "answers": tuple(name for name in ANSWERED if name != CONVERSATION),
     "passages": HELD_OUT,
     DEV: TUNED_ON,
 }

@@ -22,7 +22,7 @@ from app.protocol.events import Event, Selected
 from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality import real_documents, runner
-from benchmarks.quality.real_documents import Corpus, Fact, facts_of, kind_of
+from benchmarks.quality.real_documents import TURNS, Corpus, Fact, facts_of, kind_of
 from benchmarks.quality.report import _passage_table, _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
@@ -31,6 +31,7 @@ from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ANSWER,
     ANSWERED,
+    CONVERSATION,
     HELD_OUT,
     PASSAGE,
     PASSAGE_KINDS,
@@ -376,3 +377,19 @@ def test_no_held_out_question_is_asked_twice() -> None:
     asked = Counter(key.suite for key in item_keys(settings))
     once = {suite: len(facts_of(suite)) for suite in suites[1:]}
     assert asked == {PASSAGE: 100, **once}
+
+
+def test_turns_of_a_conversation_share_a_document_with_all_answers() -> None:
+    corpus = Corpus(documents(40, facts_of(CONVERSATION)), TOKENS)
+    turns = [corpus.item(CONVERSATION, index, 3000, 0) for index in range(2 * TURNS)]
+    first, second = turns[:TURNS], turns[TURNS:]
+    for talk in (first, second):
+        assert len({item.document for item in talk}) == len({item.chat for item in talk}) == 1
+        assert [len(item.before) for item in talk] == list(range(TURNS))
+        assert len({item.question for item in talk}) == TURNS
+        assert all(item.expected for item in talk)
+        document = " ".join(talk[0].document.text.split())
+        for fact in facts_of(CONVERSATION)[:TURNS] if talk is first else ():
+            assert " ".join(fact.passage.split()) in document
+    assert first[0].document != second[0].document
+    assert {item.case for item in first} == {"turns 1 to 5", "turns 6 to 10", "turns 11 to 15"}
