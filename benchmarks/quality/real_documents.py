@@ -29,6 +29,8 @@ from benchmarks.quality.tokens import Tokens
 from benchmarks.quality.words import load
 
 SEPARATOR = "\n\n"
+BRIEF = "Answer in as few words as possible."
+"""System prompt of the suites that want an answer. In the question it would be scored, too."""
 CharacterRange = tuple[int, int]
 
 
@@ -151,6 +153,7 @@ class Corpus:
             length,
             fact.before,
             passages=tuple((first - start, last - start) for first, last in asked.values()),
+            system=BRIEF if suite in ANSWERED else "",
         )
 
     def _tokens_around(self, question: str, fact: Fact) -> int:
