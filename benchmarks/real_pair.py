@@ -28,6 +28,7 @@ from app.cli.bench import machine
 from app.cli.options import ANSWER, parse_fraction, parse_prompt_length, whole
 from app.engine.backend import blas
 from app.errors import UserError
+from app.models.embedded import BUILT_IN
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import Event, Finished, Token
 from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
@@ -46,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ROOT / ".cache" / "real" / "texts"
 TARGET = "local/qwen2.5-coder-1.5b-instruct"
 SMALLER = "local/qwen2.5-coder-0.5b-instruct"
-BUILT_IN = "built-in"
+
 LONG_TEXT = "handbook-en.txt"
 QUESTION = "Which package makes it possible to create a Debian package without being root?"
 STEP = 512
@@ -507,8 +508,7 @@ def load(target: str, draft: str) -> ModelPair:
     from app.chat.model_pairs import resolve_pair
     from app.engine.pair_loader import load_pair
 
-    chosen = None if draft == BUILT_IN else draft
-    return load_pair(resolve_pair(target, chosen), STEP)
+    return load_pair(resolve_pair(target, draft), STEP)
 
 
 def long_text() -> str:

@@ -42,6 +42,8 @@ TALKS = (
     ("english", "policy.txt"),
 )
 """A kind of facts and a document for each conversation."""
+BRIEF = "Answer in as few words as possible."
+"""System prompt of the suites that want an answer. In the question it would be scored, too."""
 CharacterRange = tuple[int, int]
 
 
@@ -180,6 +182,7 @@ class Corpus:
             length,
             fact.before,
             passages=tuple((first - start, last - start) for first, last in asked.values()),
+            system=BRIEF if suite in ANSWERED else "",
         )
 
     def _turn(self, index: int, length: int, seed: int) -> Item:

@@ -40,7 +40,7 @@ from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
 EXTRA_REAL_TOKENS = 24
-"""For answers about real documents, in which a chat model repeats the question at most once."""
+"""For answers about real documents: a chat model often repeats the question."""
 MIN_KEEP = 0.01
 
 

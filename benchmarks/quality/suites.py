@@ -128,16 +128,19 @@ class Item:
     chat: str | None = None
     """The conversation of which this is a turn; its earlier answers are the model's own."""
     passages: tuple[tuple[int, int], ...] = ()
+    system: str = ""
+    """A system prompt."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation; the document is attached to its first message."""
+        """The conversation; the document is attached to its first question."""
         texts = [text for turn in self.before for text in turn] + [self.question]
         roles = (Role.USER, Role.ASSISTANT)
         documents = (self.document,)
-        return tuple(
+        turns = tuple(
             Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
         )
+        return (Message(Role.SYSTEM, self.system), *turns) if self.system else turns
 
     @property
     def digest(self) -> str:

@@ -20,9 +20,9 @@ from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, CachePolicy, Load
 from app.protocol.events import Event, Selected
 from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
-from app.protocol.prompt import Document, Span, SpanReason, SpanText
+from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from benchmarks.quality import real_documents, runner
-from benchmarks.quality.real_documents import TURNS, Corpus, Fact, facts_of, kind_of
+from benchmarks.quality.real_documents import BRIEF, TURNS, Corpus, Fact, facts_of, kind_of
 from benchmarks.quality.report import _passage_table, _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
@@ -140,11 +140,9 @@ def test_an_answer_is_asked_for_on_the_excerpt_of_the_passage(suite: str) -> Non
         item = corpus.item(suite, index, 2000, 3)
         same = corpus.item(passage_suite, every.index(asked[index]), 2000, 3)
         assert item.expected
-        assert (item.document, item.messages, item.passages) == (
-            same.document,
-            same.messages,
-            same.passages,
-        )
+        assert item.messages[0] == Message(Role.SYSTEM, BRIEF)
+        assert item.messages[1:] == same.messages
+        assert (item.document, item.passages) == (same.document, same.passages)
 
 
 def test_tuning_leaves_the_held_out_documents_alone() -> None:

@@ -81,6 +81,15 @@ def test_each_item_is_read_densely_first_and_then_in_each_configuration(file: Pa
     assert (outcome.done, outcome.total, len(outcome.records)) == (24, 24, 24)
 
 
+def test_auto_mode_uses_the_scoring_that_the_engine_would_choose(file: Path) -> None:
+    settings = replace(SETTINGS, n=1, auto=True, default=Scoring.LEXICAL)
+    reader = Reader()
+    outcome, asks = measure(file, settings, reader)
+    scored = zip(asks, reader.scorings, strict=True)
+    assert {scoring for ask, scoring in scored if ask.mode is Mode.AUTO} == {Scoring.LEXICAL}
+    assert {r.scoring for r in outcome.records if r.mode == Mode.AUTO} == {"lexical"}
+
+
 def test_dropped_sentences_lose_answers_depending_on_the_scoring(file: Path) -> None:
     settings = replace(SETTINGS, scorings=(Scoring.BOTH, Scoring.RANDOM), n=12)
     outcome, _ = measure(file, settings)
