@@ -215,6 +215,7 @@ class Corpus:
             length + sum(self._tokens_around(question, facts[turn]) for question, _ in asked),
             asked,
             chat=f"{CONVERSATION}/{length}/{name}",
+            system=BRIEF,
         )
 
     def _tokens_around(self, question: str, fact: Fact) -> int:

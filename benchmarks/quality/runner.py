@@ -222,11 +222,12 @@ class Runner:
             return self._run_turn(item, config, item.messages)[0]
         if all(chat != item.chat for chat, _ in self._chats):
             self._chats.clear()
-        history = self._chats.setdefault((item.chat, config), [])
+        begins = [Message(Role.SYSTEM, item.system)] if item.system else []
+        history = self._chats.setdefault((item.chat, config), begins)
         questions = [question for question, _ in item.before]
         record = None
         for question in [*questions, item.question][len(history) // 2 :]:
-            documents = () if history else (item.document,)
+            documents = () if len(history) > 1 else (item.document,)
             history.append(Message(Role.USER, question, documents))
             record, finished = self._run_turn(item, config, tuple(history))
             if finished is None:
