@@ -564,9 +564,33 @@ TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {
 }
 
 
+QUALITY = {
+    "answers": "--suite answers --length 2k --keep 0.05,0.1,0.2,0.3,0.5,auto --auto --n 10",
+    "baselines": (
+        "--suite answers --length 2k --keep 0.1,0.2 --scoring builtin,lexical,first,random --n 10"
+    ),
+    "needles": (
+        "--suite needle,lookup,hops,vt,fwe,cwe-3,count --length 4k,8k,16k,32k --keep 0.1,0.2"
+        " --auto --n 10"
+    ),
+    "conversation": "--suite answer-conversation --length 6k --keep 0.2 --auto --n 75",
+    "kv-8": "--suite answers --length 2k --keep 0.2 --kv-bits 8 --n 4",
+    "kv-4": "--suite answers --length 2k --keep 0.2 --kv-bits 4 --n 4",
+}
+"""Tables of `python -m benchmarks quality`, with the built-in draft; it keeps its own log."""
+
+
 def measure(options: argparse.Namespace) -> int:
     """Measure a table and print it. Returns the exit status. Raises UserError."""
     os.environ.setdefault("HF_HUB_CACHE", str(TEXTS.parent))
+    if options.table in QUALITY:
+        options.results.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benchmarks", "quality", *QUALITY[options.table].split()]
+        command += ["--target", options.target, "--draft", BUILT_IN]
+        if "--suite answer" in QUALITY[options.table]:
+            command += ["--file", str(TEXTS.relative_to(ROOT))]
+        report = options.results / f"{options.table}.md"
+        return subprocess.run([*command, "--report", str(report)], cwd=ROOT).returncode
     blas.load_openblas()  # must happen before MLX is imported
     from app.engine.backend import mlx_patches
 
@@ -582,7 +606,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "Measures a real pair of models, and continues where the same command was stopped."
     )
     say = command.add_argument
-    say("table", choices=tuple(TABLES), help="what to measure")
+    say("table", choices=(*TABLES, *QUALITY), help="what to measure")
     say("--target", default=TARGET, metavar="T", help="the model (default %(default)s)")
     say(
         "--drafts",
