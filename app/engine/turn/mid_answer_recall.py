@@ -90,12 +90,13 @@ class MidAnswerRecall:
         return int(self._skipped[self._starts[chunk] : self._ends[chunk]].sum())
 
     def read(self, written: Sequence[int]) -> int:
-        """Prefill the due chunks after the answer's token ids `written`. Returns the last token id
-        of answer or prompt, to be fed next. The cache stays consistent if `on_step` raises."""
+        """Prefill the due chunks after the answer's token ids `written`, of which all but the last
+        were fed. Returns the last token id of answer or prompt, to be fed next. The cache stays
+        consistent if `on_step` raises."""
         target, prompt = self._target, self._prompt
         ids = np.concatenate([prompt.ids, np.array(written, np.int32)])
-        target.append(ids[len(target) :])
         last = len(ids) - 1
+        target.append(ids[len(target) : last])
         start = target.rewind(max(prompt.question_start, last - REREAD_TOKENS))
         parts = [np.arange(self._starts[c], self._ends[c], dtype=np.int32) for c in self._due]
         missing = target.uncached(np.concatenate(parts))
