@@ -32,6 +32,7 @@ from app.protocol.events import (
     MemoryReport,
     Unloaded,
 )
+from app.protocol.options import DEFAULT_TUNING
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
@@ -79,7 +80,8 @@ class LoadedPair:
         target, draft = self.pair.target, self.pair.draft_info
         package = blas.missing_package(target.step.backend.on_cpu)
         hint = None if package is None else Reason(ReasonCode.SLOW_BLAS, {"package": package})
-        rereads = not ConversationCache(self.pair).target.can_insert_at(0)
+        empty = ConversationCache(self.pair).target
+        rereads = not empty.can_insert_at(0, DEFAULT_TUNING.late_reading)
         self._emit(Loaded(target.info, draft, self.pair.dense_only, seconds, hint, rereads))
         if ignored := target.info.sampling.ignored:
             reason = Reason(ReasonCode.SAMPLING_IGNORED, {"names": list(ignored)})

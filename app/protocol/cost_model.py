@@ -159,7 +159,7 @@ def sparse_work(
 ) -> AttentionWork:
     """The target's prefill of `new` tokens and of `recalled` tokens before them, with `cached` of
     the `prefix` tokens in its cache. Tokens after a recalled chunk, and a cached `question`, are
-    prefilled again. If the cache allows no insertions, `reprefilled` tokens are."""
+    prefilled again; with recurrent layers, `reprefilled` tokens instead."""
     if recalled and reprefilled is None:
         reprefilled = question + recalled * cached // max(prefix, 1)
     again = min(reprefilled or 0, cached) if recalled else 0

@@ -2,7 +2,7 @@
 
 For pure attention, a dense forward over the whole prompt in which skipped tokens are masked. For
 hybrids, whose recurrent layers must not see skipped tokens, the selected tokens are fed one by one,
-each at its own position.
+each at its own position. For late reading, one pass over all tokens in the order of reading.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.backend.mlx_patches import explicit_positions
 from app.engine.cache.prefill import (
     StepSize,
     forward,
@@ -24,6 +25,7 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
+from app.engine.cache.prefix_cache import PrefixCache
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
@@ -111,13 +113,34 @@ def expected_logits(
 
 
 def _one_by_one(model: Any, ids: NDArray[np.int32], selected: NDArray[np.int32]) -> mx.array:
+    decoded = np.arange(PROMPT, PROMPT + DECODED - 1, dtype=np.int32)
+    return one_by_one(model, ids, np.concatenate([selected, decoded]))[-DECODED:]
+
+
+def one_by_one(model: Any, ids: NDArray[np.int32], order: NDArray[np.int32]) -> mx.array:
+    """Logits (n, vocabulary) after each of the tokens at these positions (n,) of `ids`, fed one at
+    a time in this order."""
     cache = make_positioned_cache(model)
     rows = []
-    for position in [*selected, *range(PROMPT, PROMPT + DECODED - 1)]:
-        set_next_position(cache, int(position))
-        rows.append(forward(model, cache, ids[position : position + 1])[:, -1])
+    for position in order:
+        token = slice(int(position), int(position) + 1)
+        rows.append(forward(model, cache, ids[token], np.array([position], np.int32))[:, -1])
         mx.eval(rows[-1])
-    return mx.concatenate(rows[-DECODED:])
+    return mx.concatenate(rows)
+
+
+def logits_in_order(model: Any, ids: NDArray[np.int32], order: NDArray[np.int32]) -> mx.array:
+    """The same in one pass without any cache. Attention sees the keys at lower positions."""
+    with keys_seen(order <= order[:, None]), explicit_positions(mx.array(order)):
+        logits: mx.array = model(mx.array(ids[order])[None])[0]
+        mx.eval(logits)
+    return logits
+
+
+def reading_order(prefix: PrefixCache) -> NDArray[np.int32]:
+    """Positions of the cached tokens in the order in which they were read."""
+    positions = np.flatnonzero(prefix.cached)
+    return positions[np.argsort(prefix.reads[positions], kind="stable")].astype(np.int32)
 
 
 def difference(a: mx.array, b: mx.array) -> float:

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import ArraysCache
 from app.engine.backend import mlx_patches
 from app.engine.cache import caches, prefill
 from tests.engine import oracle
-from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, WINDOW, build
+from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, SLIDING, WINDOW, build
 
 TOLERANCE = 1e-4
 ROUNDING = 1.5
@@ -76,6 +76,30 @@ mlx_patches.install()
 @pytest.mark.parametrize("name", ORACLE)
 def test_sparse_prefill_equals_the_oracle(name: str, backend: str, models: dict[str, Any]) -> None:
     assert oracle.oracle_error(name, models[name], oracle.BACKENDS[backend]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_late_reading_equals_the_oracle(name: str, models: dict[str, Any]) -> None:
+    """The middle of the selected tokens is read after the others, in steps that also have later
+    tokens, and before those that are decoded."""
+    model, (ids, selected) = models.get(name) or build(name), oracle.prompt()
+    late = slice(10, 30)
+    order = np.concatenate([np.delete(selected, late)[:-5], selected[late], selected[-5:]])
+    cache = prefill.make_positioned_cache(model)
+    for part in np.split(order[:-1], [len(order) - 25]):
+        step = prefill.StepSize(oracle.STEP, backend=oracle.BACKENDS["cpu"])
+        prefill.prefill(model, cache, ids[part], part, step, lambda done: None)
+    decoded = np.arange(oracle.PROMPT, oracle.PROMPT + oracle.DECODED, dtype=np.int32)
+    order = np.concatenate([order, decoded])
+    found = []
+    for position in order[-oracle.DECODED - 1 :]:
+        prefill.set_next_position(cache, int(position))
+        found.append(prefill.forward(model, cache, ids[position : position + 1])[0, -1])
+    found = mx.stack(found)
+    expected = oracle.logits_in_order(model, ids, order)[-len(found) :]
+    assert oracle.difference(found, expected) < TOLERANCE
+    wrong = oracle.logits_in_order(model, ids, np.sort(order))[-len(found) :]
+    assert oracle.difference(found, wrong) > 10 * TOLERANCE, "the order makes no difference"
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma3", "phi3", "nemotron_h"])

@@ -18,9 +18,7 @@ from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import (
     StepSize,
     forward,
-    make_positioned_cache,
     make_stock_cache,
-    set_next_position,
 )
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import CacheSize
@@ -39,9 +37,9 @@ from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
-from tests.engine.oracle import BACKENDS, difference, keys_seen
+from tests.engine.oracle import BACKENDS, difference, keys_seen, logits_in_order, one_by_one
 from tests.engine.spread import spread_over
-from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
+from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, VOCABULARY, build
 
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
@@ -122,13 +120,19 @@ class Chat:
         self.costs = UNKNOWN_COSTS
         self.auto_keep = False
         """Whether to use automatic keep."""
+        self.late_reading = False
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt. `needed` None: dense reading."""
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=float(keep > 0))
+        tuning = Tuning(
+            chunk=CHUNK,
+            neighbours=0.0,
+            recall_share=float(keep > 0),
+            late_reading=self.late_reading,
+        )
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
@@ -194,17 +198,7 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
             turn[chunk_positions(chunk)] = 2
         with keys_seen(not_later(turn), stay=turn == 1, of=before):
             return dense_logits(model, second.ids)
-    return one_by_one(model, second.ids, turn < 9)
-
-
-def one_by_one(model: Any, ids: NDArray[np.int32], read: NDArray[np.bool_]) -> mx.array:
-    """Logits after the last of the tokens that are `read`, bool (M,), fed one at a time."""
-    cache = make_positioned_cache(model)
-    for position in np.flatnonzero(read):
-        set_next_position(cache, int(position))
-        logits = forward(model, cache, ids[position : position + 1])[0, -1]
-        mx.eval(logits)
-    return logits
+    return one_by_one(model, second.ids, np.flatnonzero(turn < 9))[-1]
 
 
 @pytest.mark.parametrize("name", ORACLE)
@@ -254,7 +248,7 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     assert chat.reader.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
     cached = chat.conversation.target.cached
     assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
-    expected = one_by_one(models[name], second.ids, cached)
+    expected = one_by_one(models[name], second.ids, np.flatnonzero(cached))[-1]
     assert difference(logits, expected) < TOLERANCE
 
 
@@ -271,6 +265,157 @@ def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
     assert chat.conversation.target.cached[chunk_positions(passage)].all()
     read, again = 40 * CHUNK, 40 * CHUNK + DOCUMENT[0] - chat.reader.reused_tokens
     assert again <= (1 - place + 0.15) * read
+
+
+class LateChat(Chat):
+    """A chat with late reading, after a first question and its answer. `order`: positions of all
+    tokens that the model has read, in the order of reading."""
+
+    def __init__(self, model: Any, chunks: tuple[int, ...] = FIRST) -> None:
+        super().__init__(model)
+        self.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+        self.late_reading = True
+        self.first, self.answer, self.second = conversation()
+        self.read(self.first, chunks)
+        self.write(self.first, self.answer)
+        read = [*range(DOCUMENT[0]), *np.concatenate([chunk_positions(c) for c in chunks])]
+        self.order = np.array([*read, *range(DOCUMENT[1], len(self.first.ids) + ANSWER)], np.int32)
+
+    def error(self, logits: mx.array, prompt: Prompt, *read: NDArray[np.int32]) -> float:
+        """Difference of the logits after `prompt` from the reference, if the tokens at these
+        positions were read after those so far."""
+        self.order = np.concatenate([self.order, *read])
+        target = self.conversation.target
+        assert find_mismatch(target) is None
+        assert np.array_equal(np.sort(self.order), np.flatnonzero(target.cached))
+        assert self.reader is not None
+        expected = logits_in_order(self.model, prompt.ids, self.order)[-1]
+        return difference(logits, expected)
+
+
+def late_positions(*chunks: int) -> NDArray[np.int32]:
+    return np.concatenate([chunk_positions(chunk) for chunk in chunks])
+
+
+def question_positions(prompt: Prompt) -> NDArray[np.int32]:
+    return np.arange(prompt.question_start, len(prompt.ids), dtype=np.int32)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_late_reading_reads_only_the_recalled_chunks_and_the_question(
+    name: str, models: dict[str, Any]
+) -> None:
+    chat = LateChat(models.get(name) or build(name))
+    before = len(chat.order)
+    logits = chat.read(chat.second, LATER)
+    missing = sorted({*LATER} - {*FIRST})
+    error = chat.error(
+        logits, chat.second, late_positions(*missing), question_positions(chat.second)
+    )
+    assert error < TOLERANCE
+    assert chat.reader.reused_tokens == before
+    assert chat.reader.recalled_tokens == len(missing) * CHUNK
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_an_edited_question_keeps_the_chunks_that_were_read_late_before_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """The edit needs further chunks, which are read after them."""
+    chat = LateChat(models.get(name) or build(name))
+    chat.read(chat.second, (3, 10))
+    edited = Prompt(chat.second.ids.copy(), chat.second.segments, {})
+    edited.ids[-QUESTION:] = edited.ids[-QUESTION:][::-1].copy()
+    logits = chat.read(edited, (1, 6))
+    late = late_positions(10, 1, 6)
+    assert chat.error(logits, edited, late, question_positions(edited)) < TOLERANCE
+    assert chat.reader.recalled_tokens == 2 * CHUNK
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_a_repeated_question_at_a_higher_keep_reads_late(name: str, models: dict[str, Any]) -> None:
+    chat = LateChat(models[name])
+    chat.read(chat.second, (3, 10))
+    logits = chat.read(chat.second, (*FIRST, 10, 6))
+    late = late_positions(10, 6)
+    assert chat.error(logits, chat.second, late, question_positions(chat.second)) < TOLERANCE
+    points = [point.position for point in chat.conversation.target.checkpoints]
+    assert len(set(points)) == len(points), "the newer state replaces the older one"
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_going_back_before_a_late_chunk_was_read_drops_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """A checkpoint's recurrent states do not contain what was read later. What the scorer selected
+    for earlier questions is read again."""
+    chat = LateChat(models[name])
+    chat.read(chat.second, LATER)
+    target = chat.conversation.target
+    points = {point.position: point for point in target.checkpoints}
+    assert not points[DOCUMENT[1]].read[late_positions(1)].any()
+    assert points[chat.second.question_start].read[late_positions(1)].all()
+    twin = target.fork(DOCUMENT[1])
+    assert len(twin) == DOCUMENT[1]
+    assert find_mismatch(twin) is None
+    assert np.array_equal(twin.cached, points[DOCUMENT[1]].read)
+    edited = Prompt(chat.first.ids.copy(), chat.first.segments, {})
+    edited.ids[-QUESTION:] = edited.ids[-QUESTION:][::-1].copy()
+    logits = chat.read(edited, FIRST)
+    first = DOCUMENT[0] + len(FIRST) * CHUNK
+    chat.order = chat.order[:first]
+    late = late_positions(*sorted({*LATER} - {*FIRST}))
+    assert chat.error(logits, edited, late, question_positions(edited)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_full_after_late_reading_equals_one_dense_pass(name: str, models: dict[str, Any]) -> None:
+    """Also if the late chunk follows the tokens that were read without a gap."""
+    chat = LateChat(models[name], (0, 3, 11))
+    chat.read(chat.second, (1, 5))
+    target = chat.conversation.target
+    assert target.dense_prefix_len == DOCUMENT[0] + CHUNK
+    logits = chat.read(chat.second, None)
+    assert difference(logits, dense_logits(models[name], chat.second.ids)) < TOLERANCE
+    assert target.dense_prefix_len == len(chat.second.ids)
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_a_snapshot_after_late_reading_continues_like_the_cache_in_memory(
+    name: str, models: dict[str, Any], tmp_path: Path
+) -> None:
+    chat, again = LateChat(models[name]), LateChat(models[name])
+    chat.read(chat.second, LATER)
+    snapshots = saved(chat, tmp_path)
+    again.conversation = snapshots.load("c", lambda: ConversationCache(again.models))
+    edited = Prompt(chat.second.ids.copy(), chat.second.segments, {})
+    edited.ids[-5:-1] = 7
+    assert difference(again.read(edited, (1,)), chat.read(edited, (1,))) == 0
+    assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_the_beginning_of_a_snapshot_does_not_contain_what_was_read_later(
+    name: str, models: dict[str, Any], tmp_path: Path
+) -> None:
+    chat = LateChat(models[name])
+    chat.read(chat.second, LATER)
+    loaded = saved(chat, tmp_path).load(
+        "c", lambda: ConversationCache(chat.models), wanted=lambda *_: DOCUMENT[1] + 3
+    )
+    both = (loaded.target, chat.conversation.target.fork(DOCUMENT[1] + 3))
+    assert find_mismatch(loaded.target) is None
+    assert np.array_equal(both[0].cached, both[1].cached)
+    assert not loaded.target.cached[late_positions(1)].any()
+    assert difference(*(chat.model(mx.array([[7]]), cache=each.cache) for each in both)) == 0
+
+
+def saved(chat: Chat, folder: Path) -> Snapshots:
+    """The snapshots in `folder`, with one of this chat."""
+    snapshots = Snapshots(folder, 1 << 30, {"target": "tiny"})
+    for _ in snapshots.save("c", chat.conversation):
+        pass
+    return snapshots
 
 
 @pytest.mark.parametrize("name", HYBRID)

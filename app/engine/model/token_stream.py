@@ -246,8 +246,10 @@ class TokenStream:
         gate.begin(feeds_again=not self._drops_exactly)
         self._index, self._copies = index, copies and can_verify
         self._draft = draft if can_verify else None
-        self._undo: tuple[Callable[[int], None], list[int]] | None = None
+        self._undo: tuple[Callable[[int], None], mx.array] | None = None
         """Undoes the last step, given its number of tokens, and its token ids."""
+        self._may_hold = False
+        """Whether any step may have to be undone, because `hold` is given."""
         self._again: list[int] = []
         """Accepted token ids that the next step feeds again, because their step was undone."""
         self._answer: list[int] = []
@@ -263,15 +265,17 @@ class TokenStream:
         self, last: int, max_tokens: int, place: int = 0, hold: Hold | None = None
     ) -> Generator[int]:
         """Feed the token `last` and yield up to `max_tokens` token ids after it. `place` is the
-        index of the first one in the answer. Ends before a token if `hold` returns True."""
+        index of the first one in the answer. Ends before a token if `hold` returns True; the cache
+        then lacks the last one yielded, or `last`, which must be fed again."""
         self._place, self._fed, self._yielded = place, -1, 0
+        self._may_hold, held = hold is not None, 0
         before = len(self.log_probabilities)
         following = self._feed(mx.array([last]))
         mx.async_eval(*following)  # type: ignore[no-untyped-call]
         known_at: float | None = None
         try:
             while self._yielded < max_tokens:
-                if self._must_stop(hold):
+                if held := self._must_stop(hold):
                     return
                 if not self._may_propose(max_tokens - self._yielded):
                     fed_ahead, is_plain = None, not self._again
@@ -299,7 +303,7 @@ class TokenStream:
                 following, right = self._verify(token, proposal)
                 yield self._count_yield(token)
                 for accepted in proposal.ids[:right]:
-                    if self._must_stop(hold):
+                    if held := self._must_stop(hold):
                         return
                     self._remember(accepted)
                     yield self._count_yield(accepted)
@@ -311,16 +315,11 @@ class TokenStream:
         finally:
             if self._yielded > self._fed >= 0:  # the last token was yielded before it was fed
                 self._feed(mx.array(self._answer[-1:]))
-            self._drop_last(self._fed - self._yielded)
+            self._drop_last(self._fed - self._yielded + held)
             if self._again:
                 self._forward(mx.zeros(0, mx.int32))
             self._undo = None
             del self.log_probabilities[before + self._yielded :]
-
-    def feed_last_again(self) -> None:
-        """Prepare to feed the last token again, after the cache was changed."""
-        if self._processors:
-            self._context = self._context[:-1]
 
     def write(self, ids: Sequence[int]) -> None:
         """Force these token ids after those that `tokens` yielded. All but the last are fed; pass
@@ -384,10 +383,7 @@ class TokenStream:
     def _verify(self, token: int, proposal: _Proposal) -> tuple[_Chosen, int]:
         """Feed a token and a proposal. Returns the model's choice after the last accepted token,
         and the number of tokens accepted."""
-        undo = None if self._drops_exactly else self._prefix.step_undo()
-        fed = [*self._again, token, *proposal.ids]
-        chosen = self._feed(mx.array([token, *proposal.ids]))
-        self._undo = None if undo is None else (undo, fed)
+        chosen = self._feed(mx.array([token, *proposal.ids]), undoable=True)
         mx.eval(*chosen)
         agree = [bool(a == b) for a, b in zip(np.array(chosen.ids), proposal.ids, strict=False)]
         right = [*agree, False].index(False)
@@ -403,10 +399,10 @@ class TokenStream:
             mx.clear_cache()
         return token
 
-    def _feed(self, tokens: mx.array) -> _Chosen:
+    def _feed(self, tokens: mx.array, undoable: bool = False) -> _Chosen:
         """Feed token ids (n,); returns the model's choice after each of them, lazily."""
         with mx.stream(generation_stream):
-            logits = self._forward(tokens)
+            logits = self._forward(tokens, undoable)
             first = self._place + self._fed + 1
             self._fed += len(tokens)
             if self._processors:
@@ -420,13 +416,16 @@ class TokenStream:
             chosen_logits = mx.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
             return _Chosen(ids, chosen_logits - mx.logsumexp(logits, axis=-1))
 
-    def _forward(self, tokens: mx.array) -> mx.array:
+    def _forward(self, tokens: mx.array, undoable: bool = False) -> mx.array:
         """Feed token ids (n,), after those that must be fed again. Returns logits (n, vocabulary),
-        lazily."""
+        lazily. `undoable`: some of these tokens may be dropped."""
         fed, again = tokens, len(self._again)
         if again:
             fed = mx.concatenate([mx.array(self._again), tokens.astype(mx.int32)])
         self._again, self._undo = [], None
+        if (undoable or self._may_hold) and not self._drops_exactly:
+            undo = self._prefix.step_undo()
+            self._undo = None if undo is None else (undo, fed)
         logits: mx.array = self._model(fed[None], cache=self._prefix.cache)[0, again:]
         return logits
 
@@ -449,7 +448,7 @@ class TokenStream:
         elif self._undo is not None:
             undo, fed = self._undo
             undo(len(fed))
-            self._again, self._undo = fed[:-count], None
+            self._again, self._undo = np.array(fed).tolist()[:-count], None
         else:
             self._again = self._again[:-count]
         self._fed -= count

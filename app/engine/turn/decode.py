@@ -153,7 +153,6 @@ class Decoder:
         try:
             while (reason := self._write(stream, last, end, stop, loop, recall)) is None:
                 if recall is not None and recall.is_due:
-                    stream.feed_last_again()
                     last = recall.read(self.ids[answer_prefix_len:])
                 else:
                     last = self._end_thinking(stream)

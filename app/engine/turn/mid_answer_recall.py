@@ -2,7 +2,8 @@
 
 An answer that follows references ("VAR a = b", then the line of b) mentions what it needs only as
 it is generated. If its last tokens also occur in a skipped chunk, the text after them is prefilled
-at its own positions before the answer continues, and the end of the answer is read again.
+at its own positions before the answer continues, and the end of the answer is read again (not with
+recurrent layers, which would read it twice).
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class MidAnswerRecall:
         self._due: list[int] = []
 
     @staticmethod
-    def is_possible(target: PrefixCache) -> bool:
-        """Whether skipped tokens can be inserted into this cache."""
-        return target.can_insert_at(int(np.argmin(target.cached)))
+    def is_possible(target: PrefixCache, late: bool = False) -> bool:
+        """Whether skipped tokens can be inserted into this cache (`late`: see `can_insert_at`)."""
+        return target.can_insert_at(int(np.argmin(target.cached)), late)
 
     @property
     def is_due(self) -> bool:
@@ -90,13 +91,15 @@ class MidAnswerRecall:
         return int(self._skipped[self._starts[chunk] : self._ends[chunk]].sum())
 
     def read(self, written: Sequence[int]) -> int:
-        """Prefill the due chunks after the answer's token ids `written`. Returns the last token id
-        of answer or prompt, to be fed next. The cache stays consistent if `on_step` raises."""
+        """Prefill the due chunks after the answer's token ids `written`, of which all but the last
+        were fed. Returns the last token id of answer or prompt, to be fed next. The cache stays
+        consistent if `on_step` raises."""
         target, prompt = self._target, self._prompt
         ids = np.concatenate([prompt.ids, np.array(written, np.int32)])
-        target.append(ids[len(target) :])
-        last = len(ids) - 1
-        start = target.rewind(max(prompt.question_start, last - REREAD_TOKENS))
+        start = last = len(ids) - 1
+        target.append(ids[len(target) : last])
+        if not target.is_recurrent:
+            start = target.rewind(max(prompt.question_start, last - REREAD_TOKENS))
         parts = [np.arange(self._starts[c], self._ends[c], dtype=np.int32) for c in self._due]
         missing = target.uncached(np.concatenate(parts))
         # Tokens right after a recalled chunk were read without its context: read them again.
