@@ -16,12 +16,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.chat.engine_session import EngineSession
 from app.cli.bench import machine
@@ -57,6 +59,7 @@ PREFIX, CHARACTERS_PER_TOKEN = 2048, 4
 CPU_NAMES = ("cpu_seconds", "whole_cpu")
 WRITING_TEXT = 3000
 """Characters of the text that an answer is about."""
+T = TypeVar("T")
 Figures = dict[str, Any]
 Cell = Mapping[str, Any]
 
@@ -76,21 +79,36 @@ class Log:
             record = json.loads(line)
             self._known[_key(record["cell"])] = record["figures"]
 
-    def figures(self, cell: Cell) -> Figures | None:
-        return self._known.get(_key(cell))
+    def figures(self, cells: Iterable[Cell]) -> list[Figures]:
+        """The figures of those cells that were measured."""
+        return [known for cell in cells if (known := self._known.get(_key(cell))) is not None]
 
-    def measure(self, cell: Cell, measure: Callable[[], Figures]) -> Figures:
-        """The figures of this cell; they are measured and written if they are not known."""
-        if (known := self.figures(cell)) is not None:
-            return known
-        sys.stderr.write(f"{', '.join(f'{k} {v}' for k, v in cell.items())}\n")
-        figures = measure()
-        record = {"cell": cell, "figures": figures, "day": time.strftime("%Y-%m-%d")}
+    def medians(self, cells: Iterable[Cell]) -> Figures:
+        """The median of each figure that is a number; nothing if no cell was measured."""
+        found = self.figures(cells)
+        names = found[0] if found else ()
+        return {name: median(each[name] for each in found) for name in names if name != "text"}
+
+    def fill(
+        self,
+        cells: Sequence[Cell],
+        opened: Callable[[], AbstractContextManager[T]],
+        measure: Callable[[T, Cell], Figures],
+    ) -> None:
+        """Measure the cells that were not measured yet, with what `opened` gives (such as a pair
+        of models), and write each of them at once."""
+        missing = [cell for cell in cells if _key(cell) not in self._known]
+        if not missing:
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(record | {"machine": machine()}) + "\n")
-        self._known[_key(cell)] = figures
-        return figures
+        with opened() as subject:
+            for cell in missing:
+                sys.stderr.write(f"{', '.join(f'{k} {v}' for k, v in cell.items())}\n")
+                figures = measure(subject, cell)
+                record = {"cell": cell, "figures": figures, "day": time.strftime("%Y-%m-%d")}
+                with self._path.open("a") as file:
+                    file.write(json.dumps(record | {"machine": machine()}) + "\n")
+                self._known[_key(cell)] = figures
 
 
 def _key(cell: Cell) -> str:
@@ -111,94 +129,65 @@ def timed(measure: Callable[[], Figures]) -> Figures:
 
 def first_word(options: argparse.Namespace, log: Log) -> TextTable:
     """The first word by length, keep and draft, and mlx-lm's."""
-    target = options.target
-    for draft in options.drafts:
-        ways: list[str | float] = [*options.keeps]
-        if draft == options.drafts[0]:  # what does not depend on the draft
-            ways = [MLX_LM, FULL, *ways]
-        missing = [
-            cell
-            for length in options.lengths
-            for run in range(options.runs)
-            for way in ways
-            if log.figures(cell := _first_word_cell(target, draft, length, way, run)) is None
-        ]
-        if missing:
-            pair = load(target, draft)
-            for cell in missing:
-                text = excerpt(pair, cell["length"])
-                log.measure(cell, partial(_first_word, pair, text, cell["way"]))
-            pair.target.unload()
-            gc.collect()
-    return _first_word_table(options, log)
 
+    def runs(length: int, way: str | float, draft: str = "") -> list[Cell]:
+        cell = {"target": options.target, "draft": draft, "length": length, "way": way}
+        return [cell | {"run": number} for number in range(options.runs)]
 
-def _first_word_cell(
-    target: str, draft: str, length: int, way: str | float, run: int
-) -> dict[str, Any]:
-    draft = "" if way in (MLX_LM, FULL) else draft
-    return {"target": target, "draft": draft, "length": length, "way": way, "run": run}
-
-
-def _first_word(pair: ModelPair, text: str, way: str | float) -> Figures:
-    """Seconds to the first token: of mlx-lm (`way`), in full, or at this keep."""
-    import mlx.core as mx
-
-    mx.clear_cache()
-    ask = asked(text, QUESTION, Mode.SPARSE if isinstance(way, float) else Mode.FULL)
-    if way == MLX_LM:
-        ids = pair.prompts.build(ask.messages).ids
-        return timed(lambda: {"seconds": plain(pair.target.model, ids, STEP), "read": len(ids)})
-    keep = way if isinstance(way, float) else 1.0
-    return timed(lambda: _of(run(pair, asked(text, QUESTION, ask.mode, keep))))
-
-
-def _first_word_table(options: argparse.Namespace, log: Log) -> TextTable:
     lines = []
+    for draft in options.drafts:
+        cells: list[Cell] = []
+        for length in options.lengths:
+            if draft == options.drafts[0]:  # what does not depend on the draft
+                cells += [cell for way in (MLX_LM, FULL) for cell in runs(length, way)]
+            cells += [cell for keep in options.keeps for cell in runs(length, keep, draft)]
+        log.fill(cells, partial(loaded, options.target, draft), _first_word)
     for length in options.lengths:
-
-        def figure(draft: str, way: str | float, name: str, length: int = length) -> float | None:
-            cells = (
-                _first_word_cell(options.target, draft, length, way, number)
-                for number in range(options.runs)
-            )
-            found = [each[name] for cell in cells if (each := log.figures(cell)) is not None]
-            return median(found) if found else None
-
-        plain, full = (figure("", way, "cpu_seconds") for way in (MLX_LM, FULL))
-        if plain is None or full is None:
-            continue
-        whole_line = [f"{length:,}", "", "all", "", _seconds(plain), _seconds(full), "", "", ""]
-        lines.append(whole_line)
+        mlx_lm, full = (log.medians(runs(length, way)) for way in (MLX_LM, FULL))
+        theirs, ours = mlx_lm["cpu_seconds"], full["cpu_seconds"]
+        whole_text = ["", "all", "", _seconds(theirs), _seconds(ours), "", f"{theirs / ours:.2f}"]
+        lines.append([f"{length:,}", *whole_text, ""])
         for draft in options.drafts:
             for keep in options.keeps:
-                sparse = figure(draft, keep, "cpu_seconds")
-                if sparse is None:
-                    continue
-                clock = figure(draft, keep, "seconds") or sparse
-                others = figure(draft, keep, "outside_prefill") or 0.0
-                r = (figure(draft, keep, "score") or 0.0) / clock * sparse / full
-                e = others / clock * sparse / full
-                share = (figure(draft, keep, "read") or 0.0) / length
-                lines.append(
-                    [
-                        f"{length:,}",
-                        draft.removeprefix("local/"),
-                        f"{keep:g}",
-                        f"{share:.2f}",
-                        "",
-                        _seconds(sparse),
-                        f"{full / sparse:.2f}",
-                        f"{plain / sparse:.2f}",
-                        f"{1 / (r + share + e):.2f}",
-                    ]
+                found = log.medians(runs(length, keep, draft))
+                seconds, share = found["cpu_seconds"], found["read"] / found["prompt"]
+                # The phases are known on the clock only.
+                r, e = (
+                    found[name] / found["seconds"] * seconds / ours
+                    for name in ("score", "outside_prefill")
                 )
+                shown = draft.removeprefix("local/")
+                read = [f"{keep:g}", f"{share:.2f}", "", _seconds(seconds)]
+                faster = (ours / seconds, theirs / seconds, 1 / (r + share + e))
+                lines.append([f"{length:,}", shown, *read, *(f"{each:.2f}" for each in faster)])
     head = ["tokens", "draft", "keep", "read", "mlx-lm, s", "ours, s", "of ours in full"]
     return TextTable([*head, "of mlx-lm", "1/(r+k+e)"], lines)
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+def _first_word(pair: ModelPair, cell: Cell) -> Figures:
+    """Seconds to the first token: of mlx-lm, in full, or at a keep."""
+    import mlx.core as mx
+
+    mx.clear_cache()
+    way, text = cell["way"], excerpt(pair, cell["length"])
+    if way == MLX_LM:
+        ids = pair.prompts.build(asked(text, QUESTION, Mode.FULL).messages).ids
+        return timed(lambda: {"seconds": plain(pair.target.model, ids, STEP), "read": len(ids)})
+    ask = asked(text, QUESTION, *((Mode.FULL, 1.0) if way == FULL else (Mode.SPARSE, way)))
+    return timed(lambda: _of(run(pair, ask)))
+
+
+def _of(statistics: Statistics) -> Figures:
+    phases = {str(part.phase): part.seconds for part in statistics.phases}
+    scored, prefill = phases.get("score", 0.0), phases.get("prefill", 0.0)
+    return {
+        "seconds": statistics.ttft,
+        "score": scored,
+        "outside_prefill": statistics.ttft - scored - prefill,
+        "read": statistics.read_tokens,
+        "prompt": statistics.prompt_tokens,
+        "peak": statistics.peak_bytes,
+    }
 
 
 # ---------------------------------------------------------------------------------- writing
@@ -206,60 +195,35 @@ def _seconds(value: float) -> str:
 
 def writing(options: argparse.Namespace, log: Log) -> TextTable:
     """Speed of answers with proposals, from copies alone (built-in draft) or also from a draft."""
-    questions = tasks(options.target)
-    named = [(kind, i) for kind, each in questions.items() for i in range(len(each))]
+    questions, lines = tasks(options.target), []
+
+    def runs(draft: str, kind: str) -> list[Cell]:
+        cell = {"target": options.target, "draft": draft, "kind": kind, "tokens": options.tokens}
+        every = product(range(len(questions[kind])), range(options.runs))
+        return [cell | {"question": question, "run": number} for question, number in every]
+
+    def measure(pair: ModelPair, cell: Cell) -> Figures:
+        document, question = questions[cell["kind"]][cell["question"]]
+        text = document.text[:WRITING_TEXT]
+        return _written_both_ways(pair, asked(text, question, Mode.SPARSE, 0.5, cell["tokens"]))
+
     for draft in options.drafts:
-        missing = [
-            cell
-            for kind, i in named
-            for number in range(options.runs)
-            if log.figures(cell := _writing_cell(options, draft, kind, i, number)) is None
-        ]
-        pair = load(options.target, draft) if missing else None
-        for cell in missing:
-            document, question = questions[cell["kind"]][cell["question"]]
-            assert pair is not None
-            ask = asked(document.text[:WRITING_TEXT], question, Mode.SPARSE, 0.5, options.tokens)
-            log.measure(cell, partial(_written_both_ways, pair, ask))
-        if pair is not None:
-            pair.target.unload()
-            gc.collect()
-    lines = []
-    for draft in options.drafts:
-        for kind, each in questions.items():
-            found = [
-                figures
-                for i in range(len(each))
-                for number in range(options.runs)
-                if (figures := log.figures(_writing_cell(options, draft, kind, i, number)))
-            ]
-            if not found:
-                continue
+        cells = [cell for kind in questions for cell in runs(draft, kind)]
+        log.fill(cells, partial(loaded, options.target, draft), measure)
+        for kind in questions:
+            found = log.figures(runs(draft, kind))
             faster = [one["plain"] / one["fast"] for one in found]
-            proposed = sum(one["proposed"] for one in found)
-            right = sum(one["accepted"] for one in found) / max(proposed, 1)
-            same = sum(one["same"] for one in found)
-            lines.append(
-                [
-                    draft.removeprefix("local/"),
-                    kind,
-                    f"{len(found)}",
-                    f"{sum(one['plain'] for one in found) / sum(one['fast'] for one in found):.2f}",
-                    f"{min(faster):.2f} to {max(faster):.2f}",
-                    f"{proposed}",
-                    f"{right:.0%}",
-                    f"{same} of {len(found)}",
-                ]
+            plain, fast, proposed, accepted, same = (
+                sum(one[name] for one in found)
+                for name in ("plain", "fast", "proposed", "accepted", "same")
             )
+            gain = [f"{plain / fast:.2f}", f"{min(faster):.2f} to {max(faster):.2f}"]
+            right = [f"{proposed}", f"{accepted / max(proposed, 1):.0%}"]
+            same_answers = f"{same} of {len(found)}"
+            shown = draft.removeprefix("local/")
+            lines.append([shown, kind, f"{len(found)}", *gain, *right, same_answers])
     head = ["proposals of", "writing", "n", "faster", "range", "proposed", "right", "same answer"]
     return TextTable(head, lines)
-
-
-def _writing_cell(
-    options: argparse.Namespace, draft: str, kind: str, question: int, number: int
-) -> dict[str, Any]:
-    cell = {"target": options.target, "draft": draft, "kind": kind, "question": question}
-    return cell | {"tokens": options.tokens, "run": number}
 
 
 def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
@@ -275,15 +239,15 @@ def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
         ended = events[-1]
         assert isinstance(ended, Finished)
         found[speculate] = ended, events.seconds / max(len(ended.generated_ids) - 1, 1)
-    (plain, slow), (fast, quick) = found[False], found[True]
+    (slow, slow_seconds), (fast, fast_seconds) = found[False], found[True]
     statistics = finished([fast])
     return {
-        "plain": slow,
-        "fast": quick,
+        "plain": slow_seconds,
+        "fast": fast_seconds,
         "proposed": statistics.proposed_tokens,
         "accepted": statistics.accepted_tokens,
         "written": len(fast.generated_ids),
-        "same": int(plain.generated_ids == fast.generated_ids),
+        "same": int(slow.generated_ids == fast.generated_ids),
         "text": fast.text,
     }
 
@@ -315,54 +279,37 @@ def prefix(options: argparse.Namespace, log: Log) -> TextTable:
     """The first word of a second conversation with the same instructions of `PREFIX` tokens, and a
     document of its own of each length; with and without sharing what the first one has read."""
     ways = [(mode, share) for mode in (FULL, SPARSE) for share in (False, True)]
-    missing = [
-        cell
-        for length in options.lengths
-        for number in range(options.runs)
-        for mode, share in ways
-        if log.figures(cell := _prefix_cell(options, length, mode, share, number)) is None
-    ]
-    if missing:
-        from app.chat.model_pairs import resolve_pair
 
-        text = long_text()
-        with EngineSession() as session:
-            session.load(resolve_pair(options.target))
-            for cell in missing:
-                policy = CachePolicy(BackgroundPolicy.OFF, share_prefixes=cell["share"])
-                session.set_policy(policy)
-                log.measure(cell, partial(_second_conversation, session, text, cell))
+    def runs(length: int, mode: str, share: bool) -> list[Cell]:
+        cell = {"target": options.target, "length": length, "mode": mode, "share": share}
+        return [cell | {"run": number} for number in range(options.runs)]
+
+    cells = [cell for length in options.lengths for way in ways for cell in runs(length, *way)]
+    log.fill(cells, partial(_session, options.target), _second_conversation)
     lines = []
     for length in options.lengths:
-        found = {
-            way: [
-                figures["cpu_seconds"]
-                for number in range(options.runs)
-                if (figures := log.figures(_prefix_cell(options, length, *way, number)))
-            ]
-            for way in ways
-        }
-        for (mode, share), seconds in found.items():
-            if seconds and found[FULL, False]:
-                faster = median(found[FULL, False]) / median(seconds)
-                shared = "shared" if share else ""
-                lines.append(
-                    [f"{length:,}", mode, shared, _seconds(median(seconds)), f"{faster:.2f}"]
-                )
+        alone = log.medians(runs(length, FULL, False))["cpu_seconds"]
+        for mode, share in ways:
+            seconds = log.medians(runs(length, mode, share))["cpu_seconds"]
+            shared = "shared" if share else ""
+            lines.append([f"{length:,}", mode, shared, _seconds(seconds), f"{alone / seconds:.2f}"])
     return TextTable(["document", "read", "instructions", "first word, s", "faster"], lines)
 
 
-def _prefix_cell(
-    options: argparse.Namespace, length: int, mode: str, share: bool, number: int
-) -> dict[str, Any]:
-    cell = {"target": options.target, "length": length, "mode": mode, "share": share}
-    return cell | {"run": number}
+@contextmanager
+def _session(target: str) -> Iterator[EngineSession]:
+    from app.chat.model_pairs import resolve_pair
+
+    with EngineSession() as session:
+        session.load(resolve_pair(target))
+        yield session
 
 
-def _second_conversation(session: EngineSession, text: str, cell: Cell) -> Figures:
+def _second_conversation(session: EngineSession, cell: Cell) -> Figures:
     """Seconds to the first token of the second conversation. Its instructions begin with the names
     of this cell, so that no other cell's cache is used."""
-    name = json.dumps(cell)
+    session.set_policy(CachePolicy(BackgroundPolicy.OFF, share_prefixes=cell["share"]))
+    name, text = _key(cell), long_text()
     instructions = Message(Role.SYSTEM, f"{name} {text[: PREFIX * CHARACTERS_PER_TOKEN]}")
     characters = cell["length"] * CHARACTERS_PER_TOKEN
     mode = Mode.FULL if cell["mode"] == FULL else Mode.SPARSE
@@ -396,57 +343,39 @@ def _second_conversation(session: EngineSession, text: str, cell: Cell) -> Figur
 def beside(options: argparse.Namespace, log: Log) -> TextTable:
     """First word and whole turn: llama.cpp, mlx-lm, ours in full, at the keeps, and auto."""
     ways: list[str | float] = [LLAMA, MLX_LM, FULL, *options.keeps, AUTO]
-    missing = [
-        cell
-        for length in options.lengths
-        for number in range(options.runs)
-        for way in ways
-        if log.figures(cell := _beside_cell(options, length, way, number)) is None
-    ]
-    if missing:
-        pair = load(options.target, BUILT_IN)
-        for cell in missing:
-            text = excerpt(pair, cell["length"])
-            log.measure(cell, partial(_whole_turn, pair, text, cell["way"], options))
+
+    def runs(length: int, way: str | float) -> list[Cell]:
+        cell = {"target": options.target, "length": length, "way": way, "tokens": options.tokens}
+        return [cell | {"run": number} for number in range(options.runs)]
+
+    def measure(pair: ModelPair, cell: Cell) -> Figures:
+        return _whole_turn(pair, cell, options.llama)
+
+    cells = [cell for length in options.lengths for way in ways for cell in runs(length, way)]
+    log.fill(cells, partial(loaded, options.target, BUILT_IN), measure)
     lines = []
     for length in options.lengths:
-        found = {
-            way: [
-                figures
-                for number in range(options.runs)
-                if (figures := log.figures(_beside_cell(options, length, way, number)))
-            ]
-            for way in ways
-        }
-        for way, runs in found.items():
-            if runs and found[LLAMA]:
-                first, whole = (median(run[name] for run in runs) for name in CPU_NAMES)
-                theirs = [median(run[name] for run in found[LLAMA]) for name in CPU_NAMES]
-                times = [f"{theirs[0] / first:.2f}", f"{theirs[1] / whole:.2f}"]
-                name = f"keep {way:g}" if isinstance(way, float) else way
-                lines.append([f"{length:,}", name, _seconds(first), _seconds(whole), *times])
+        theirs = log.medians(runs(length, LLAMA))
+        for way in ways:
+            found = log.medians(runs(length, way))
+            name = f"keep {way:g}" if isinstance(way, float) else way
+            times = [_seconds(found[each]) for each in CPU_NAMES]
+            faster = [f"{theirs[each] / found[each]:.2f}" for each in CPU_NAMES]
+            lines.append([f"{length:,}", name, *times, *faster])
     head = ["tokens", "read by", "first word, s", "whole turn, s", "of llama.cpp's", "whole"]
     return TextTable(head, lines)
 
 
-def _beside_cell(
-    options: argparse.Namespace, length: int, way: str | float, number: int
-) -> dict[str, Any]:
-    cell = {"target": options.target, "length": length, "way": way, "tokens": options.tokens}
-    return cell | {"run": number}
-
-
-def _whole_turn(
-    pair: ModelPair, text: str, way: str | float, options: argparse.Namespace
-) -> Figures:
+def _whole_turn(pair: ModelPair, cell: Cell, llama: Path) -> Figures:
     """Seconds to the first token and of the whole turn, on the clock and of the process."""
     import mlx.core as mx
 
     mx.clear_cache()
+    way, tokens, text = cell["way"], cell["tokens"], excerpt(pair, cell["length"])
     ids = pair.prompts.build(asked(text, QUESTION, Mode.FULL).messages).ids
     if way == LLAMA:
         program = str(Path(__file__).with_name("llama_cpp_turn.py"))
-        command = [str(options.llama), program, str(gguf(options.target)), str(options.tokens)]
+        command = [str(llama), program, str(gguf(cell["target"])), str(tokens)]
         done = subprocess.run(
             command, input=json.dumps(ids.tolist()), capture_output=True, text=True, check=False
         )
@@ -467,7 +396,7 @@ def _whole_turn(
         for _ in generate_step(
             mx.array(ids),
             pair.target.model,
-            max_tokens=options.tokens,
+            max_tokens=tokens,
             prefill_step_size=STEP,
         ):
             on_first()
@@ -477,7 +406,7 @@ def _whole_turn(
 
         mode = Mode.AUTO if way == AUTO else Mode.FULL if way == FULL else Mode.SPARSE
         keep = way if isinstance(way, float) else AUTO_KEEP if way == AUTO else 1.0
-        ask = asked(text, QUESTION, mode, keep, options.tokens)
+        ask = asked(text, QUESTION, mode, keep, tokens)
         ask = replace(ask, sampling=replace(ask.sampling, ignore_eos=True, stop_repeats=False))
         events = _Clocked(on_first)
         run_turn(pair, ask, ConversationCache(pair), events)
@@ -503,12 +432,20 @@ def gguf(target: str) -> Path:
 # ------------------------------------------------------------------------- shared by tables
 
 
-def load(target: str, draft: str) -> ModelPair:
-    """Load a pair from the cache of `make real-pair`. Raises UserError if it is not there."""
+@contextmanager
+def loaded(target: str, draft: str) -> Iterator[ModelPair]:
+    """A pair from the cache of `make real-pair`. Raises UserError if it is not there."""
     from app.chat.model_pairs import resolve_pair
     from app.engine.pair_loader import load_pair
 
-    return load_pair(resolve_pair(target, draft), STEP)
+    pair = load_pair(resolve_pair(target, draft), STEP)
+    yield pair
+    pair.target.unload()
+    gc.collect()
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def long_text() -> str:
@@ -539,19 +476,6 @@ def run(pair: ModelPair, ask: Ask) -> Statistics:
     events: list[Event] = []
     run_turn(pair, ask, ConversationCache(pair), events)
     return finished(events)
-
-
-def _of(statistics: Statistics) -> Figures:
-    phases = {str(part.phase): part.seconds for part in statistics.phases}
-    scored, prefill = phases.get("score", 0.0), phases.get("prefill", 0.0)
-    return {
-        "seconds": statistics.ttft,
-        "score": scored,
-        "outside_prefill": statistics.ttft - scored - prefill,
-        "read": statistics.read_tokens,
-        "prompt": statistics.prompt_tokens,
-        "peak": statistics.peak_bytes,
-    }
 
 
 # --------------------------------------------------------------------------------- commands

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from app.chat.sample import sample
 from app.models.embedded import EMBEDDED
 from benchmarks import real_pair
 from benchmarks.__main__ import parser
-from benchmarks.real_pair import Log, measure
+from benchmarks.real_pair import Cell, Figures, Log, measure
 
 Options = Callable[[str], argparse.Namespace]
 
@@ -27,30 +30,33 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 
 
 def test_a_measurement_is_made_once(tmp_path: Path) -> None:
-    path, made = tmp_path / "new" / "table.jsonl", []
+    path, made = tmp_path / "new" / "table.jsonl", list[int]()
 
-    def figures() -> dict[str, float]:
-        made.append(1)
-        return {"seconds": 1.5}
+    def figures(subject: str, cell: Cell) -> Figures:
+        made.append(cell["length"])
+        return {"seconds": cell["length"] / 2, "text": subject}
 
-    cell = {"length": 1024, "way": 0.2}
-    assert Log(path).measure(cell, figures) == {"seconds": 1.5}
-    assert Log(path).measure(dict(reversed(cell.items())), figures) == {"seconds": 1.5}
-    assert Log(path).figures({"length": 2048, "way": 0.2}) is None
-    assert len(made) == 1
+    cells = [{"length": length, "way": 0.2} for length in (10, 20, 30)]
+    Log(path).fill(cells[:2], partial(nullcontext, "pair"), figures)
+    Log(path).fill([dict(reversed(cell.items())) for cell in cells], nullcontext[Any], figures)
+    assert made == [10, 20, 30]
+    assert Log(path).medians(cells) == {"seconds": 10.0}
+    assert Log(path).figures(cells[:1]) == [{"seconds": 5.0, "text": "pair"}]
+    assert Log(path).figures([{"length": 40, "way": 0.2}]) == []
+    Log(path).fill(cells, never, figures)
+
+
+def never() -> AbstractContextManager[Any]:
+    raise AssertionError("nothing is loaded if everything is known")
 
 
 def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
-    path = tmp_path / "table.jsonl"
-    for number in range(2):
-        Log(path).measure({"run": number}, lambda: {"seconds": 1.0})
+    path, cells = tmp_path / "table.jsonl", [{"run": number} for number in range(2)]
+    Log(path).fill(cells, nullcontext[None], lambda subject, cell: {"seconds": 1.0})
     path.write_text(path.read_text()[:-20])
-    assert Log(path).figures({"run": 1}) is None
-    Log(path).measure({"run": 1}, lambda: {"seconds": 2.0})
-    assert [Log(path).figures({"run": number}) for number in range(2)] == [
-        {"seconds": 1.0},
-        {"seconds": 2.0},
-    ]
+    assert Log(path).figures(cells) == [{"seconds": 1.0}]
+    Log(path).fill(cells, nullcontext[None], lambda subject, cell: {"seconds": 2.0})
+    assert Log(path).figures(cells) == [{"seconds": 1.0}, {"seconds": 2.0}]
 
 
 def test_the_first_word_is_compared_with_full_reading_and_mlx_lm(
