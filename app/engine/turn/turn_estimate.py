@@ -217,8 +217,8 @@ class TurnEstimate:
         target, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
         ids, pinned = prompt.ids, prompt.pinned
         shared = target.common_prefix_len(ids[:-1]) if target.supports_gaps else 0
-        cached = target.cached_after_rewind(shared)
-        start = len(cached)
+        start = target.rewind_target(shared)
+        cached = target.cached[:start]
         recall_share = 0.0 if shared == len(ids) - 1 else tuning.recall_share
         droppable = ~pinned[:start]
         skipped = int((droppable & ~cached).sum())
@@ -232,7 +232,7 @@ class TurnEstimate:
             uncached = np.flatnonzero(~cached)
             chunks = -(-recalled // tuning.chunk)
             first = int(uncached[len(uncached) // (chunks + 1)])
-            lost = int(cached.sum() - target.cached_after_rewind(first).sum())
+            lost = int(cached[target.rewind_target(first) :].sum())
         return sparse_work(new, recalled, int(cached.sum()), start, question, lost)
 
     def _shortfall(self, need: MemoryNeed | None) -> NotEnoughMemory | None:
