@@ -124,8 +124,8 @@ def test_a_model_that_cannot_insert_reports_that_it_does_not_recall(
     name: str, says: bool, driver: Driver, tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "target", name, 0), tiny.save(tmp_path / "draft", "qwen3", 1))
-    late = driver.figures(replace(question(), tuning=Tuning(late_reading=True)))
-    assert Reason(ReasonCode.CANNOT_INSERT) not in late.reasons
+    aside = driver.figures(replace(question(), tuning=Tuning(read_aside=True)))
+    assert Reason(ReasonCode.CANNOT_INSERT) not in aside.reasons
     found = driver.figures(question())
     assert (Reason(ReasonCode.CANNOT_INSERT) in found.reasons) == says
     assert found.confidence is not None

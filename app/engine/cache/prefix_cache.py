@@ -90,7 +90,7 @@ class PrefixCache:
         self.ids, self.reads = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.cached, self.absent = np.zeros(0, bool), np.zeros(0, bool)
         self.dense_prefix_len = 0
-        """Number of leading tokens that were read without any gap."""
+        """Number of leading tokens that were read without any gap, none of them aside."""
         self.checkpoints: list[Checkpoint] = []
         self.record_states()
 
@@ -147,14 +147,15 @@ class PrefixCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers are recurrent: they depend on the order in which tokens are read."""
+        """Whether some layers are recurrent: their states depend on the order of reading."""
         return any(isinstance(c, ArraysCache) for c in flatten(self.cache))
 
     def can_insert_at(self, position: int, aside: bool = False) -> bool:
         """Whether a token at `position`, before cached ones, can be inserted. `aside`: recurrent
-        layers may read it aside (see `prefill_at`)."""
+        layers may read it aside (see `prefill_at`), if there are attention layers to remember it
+        and their states are in this process."""
         layers = flatten(self.cache)
-        if aside and not self.is_remote:
+        if aside and not self.is_remote and positioned_layers(self.cache):
             layers = [c for c in layers if not isinstance(c, ArraysCache)]
         return all(isinstance(c, PositionedCache) and c.covers(position) for c in layers)
 
@@ -184,7 +185,7 @@ class PrefixCache:
     def stale_runs(self, positions: Positions, length: int) -> Positions:
         """Positions of the cached tokens right after each run of the ascending `positions`, which
         were read without these as context: at most `length` a run, up to the first gap. None with
-        recurrent layers, which would read them twice."""
+        recurrent layers, whose states already contain them."""
         if self.is_recurrent:
             return np.zeros(0, np.int32)
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
@@ -237,37 +238,32 @@ class PrefixCache:
         Recurrent layers read tokens before the end of the cache *aside*: from their states at the
         last checkpoint before these tokens. Then they return to their states at the end, which thus
         never contain such tokens; attention layers do."""
-        inserted = np.searchsorted(positions, len(self)) if self.is_recurrent else 0
         done = 0
 
-        def read(positions: Positions) -> None:
+        def read(part: Positions) -> None:
             before = done
 
             def record_step(now: int) -> None:
                 nonlocal done
-                self.mark_cached(ids, positions[done - before : now])
+                self.mark_cached(ids, part[done - before : now])
                 done = before + now
                 on_step(done)
 
-            def record_part(now: int) -> None:
-                if on_part is not None:
-                    on_part(before + now)
+            placed = part if positioned_layers(self.cache) else None
+            part_done = None if on_part is None else lambda now: on_part(before + now)
+            prefill(model, self.cache, ids[part], placed, step, record_step, part_done, self._fill)
 
-            chosen = positions if positioned_layers(self.cache) else None
-            tokens = ids[positions]
-            prefill(model, self.cache, tokens, chosen, step, record_step, record_part, self._fill)
-
+        inserted = int(np.searchsorted(positions, len(self))) if self.is_recurrent else 0
         if inserted:
             with self._states_aside():
                 for point, part in self._by_checkpoint(positions[:inserted]):
                     self._set_states(point)
                     read(part)
-        if inserted < len(positions):
-            read(positions[inserted:])
+        read(positions[inserted:])
 
     @contextmanager
     def _states_aside(self) -> Iterator[None]:
-        """Put the states of recurrent layers back at the end."""
+        """Context manager: recurrent layers return to their present states at the end."""
         layers = [c for c in flatten(self.cache) if isinstance(c, ArraysCache)]
         states = [list(c.cache) for c in layers]
         try:
@@ -278,11 +274,11 @@ class PrefixCache:
             self.record_states()
 
     def _by_checkpoint(self, positions: Positions) -> Iterator[tuple[Checkpoint | None, Positions]]:
-        """The ascending positions, by the last checkpoint before them."""
-        points = sorted(self.checkpoints, key=lambda point: point.position)
-        last = np.searchsorted([point.position for point in points], positions, "right")
+        """The ascending `positions` in runs with the same last checkpoint before them, and that
+        checkpoint (None: the start)."""
+        last = np.searchsorted([p.position for p in self.checkpoints], positions, "right")
         for index in np.unique(last):
-            yield points[index - 1] if index else None, positions[last == index]
+            yield self.checkpoints[index - 1] if index else None, positions[last == index]
 
     def _set_states(self, point: Checkpoint | None) -> None:
         """Give recurrent layers their states at a checkpoint; without one, those of the start."""

@@ -3,7 +3,7 @@
 An answer that follows references ("VAR a = b", then the line of b) mentions what it needs only as
 it is generated. If its last tokens also occur in a skipped chunk, the text after them is prefilled
 at its own positions before the answer continues, and the end of the answer is read again (not with
-recurrent layers, which would read it twice).
+recurrent layers, whose states already contain it).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class MidAnswerRecall:
         self._due: list[int] = []
 
     @staticmethod
-    def is_possible(target: PrefixCache, late: bool = False) -> bool:
-        """Whether skipped tokens can be inserted into this cache (`late`: see `can_insert_at`)."""
-        return target.can_insert_at(int(np.argmin(target.cached)), late)
+    def is_possible(target: PrefixCache, aside: bool = False) -> bool:
+        """Whether skipped tokens can be inserted into this cache (`aside`: see `can_insert_at`)."""
+        return target.can_insert_at(int(np.argmin(target.cached)), aside)
 
     @property
     def is_due(self) -> bool:

@@ -169,9 +169,9 @@ def test_several_values_are_compared(reader: Reader, capsys: pytest.CaptureFixtu
     assert "scoring both chunk=16 neighbours=0.0" in capsys.readouterr().out
 
 
-def test_late_reading_is_compared_with_reading_again(reader: Reader) -> None:
-    assert run([*SHORT, "--tune", "late_reading=0,1"]) == 0
-    assert {ask.tuning.late_reading for ask in reader.asks} == {False, True}
+def test_reading_aside_is_compared_with_reading_again(reader: Reader) -> None:
+    assert run([*SHORT, "--tune", "read_aside=0,1"]) == 0
+    assert {ask.tuning.read_aside for ask in reader.asks} == {False, True}
 
 
 def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
