@@ -7,7 +7,7 @@ its own position, in the order of reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -19,7 +19,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from numpy.typing import NDArray
 
 from app.engine.backend.device import CPU, GPU, Backend
-from app.engine.cache.caches import flatten
+from app.engine.cache.caches import Cache, flatten
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import (
     StepSize,
@@ -168,10 +168,29 @@ def one_by_one(model: Any, ids: NDArray[np.int32], *reads: Read) -> mx.array:
     """Logits (n, vocabulary) after each of the tokens of `ids` that are `read`, fed one at a
     time."""
     cache = [_plain(each) for each in make_prompt_cache(model)]
-    recurrent = [layer for layer in flatten(cache) if isinstance(layer, ArraysCache)]
     plain = [layer for layer in flatten(cache) if isinstance(layer, PlainCache)]
+
+    def feed(part: Positions) -> mx.array:
+        for layer in plain:
+            layer.offset = int(part[0])
+        return model(mx.array(ids[part])[None], cache=cache)[:, -1]
+
+    return _replay(cache, feed, 1, reads)
+
+
+def in_steps(model: Any, ids: NDArray[np.int32], *reads: Read) -> mx.array:
+    """The same in steps of up to `STEP` tokens, which rounds otherwise: logits after each step."""
+    cache = make_positioned_cache(model)
+    return _replay(cache, lambda part: forward(model, cache, ids[part], part)[:, -1], STEP, reads)
+
+
+def _replay(
+    cache: Cache, feed: Callable[[Positions], mx.array], step: int, reads: Sequence[Read]
+) -> mx.array:
+    recurrent = [layer for layer in flatten(cache) if isinstance(layer, ArraysCache)]
     states = {-1: [layer.cache for layer in recurrent]}
-    """By position, the states after each token that was not read aside."""
+    """By position, the states after each step that was not read aside."""
+    starts = [read.aside for read in reads if read.aside is not None]
     rows = []
 
     def put_back(position: int) -> None:
@@ -181,13 +200,12 @@ def one_by_one(model: Any, ids: NDArray[np.int32], *reads: Read) -> mx.array:
     for positions, aside in reads:
         latest = next(reversed(states))
         put_back(latest if aside is None else max(each for each in states if each < aside))
-        for position in map(int, positions):
-            for layer in plain:
-                layer.offset = position
-            rows.append(model(mx.array(ids[position : position + 1])[None], cache=cache)[:, -1])
+        ends = {*range(0, len(positions), step), *np.searchsorted(positions, starts).tolist()}
+        for part in np.split(positions, sorted(ends - {0, len(positions)})):
+            rows.append(feed(part))
             mx.eval(rows[-1])
             if aside is None:
-                states[position] = [list(layer.cache) for layer in recurrent]
+                states[int(part[-1])] = [list(layer.cache) for layer in recurrent]
         if aside is not None:
             put_back(latest)
     return mx.concatenate(rows)
