@@ -18,7 +18,9 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import ModelPair
+from app.engine.model.mtp import MTPProposals, head_of
 from app.engine.model.prompt import Prompt
+from app.engine.model.speculation import DRAFTED, PREDICTED
 from app.engine.model.text_encoder import ENCODER_BYTES, multilingual_encoder
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
@@ -186,6 +188,7 @@ class Turn:
             self._pair.target.gate,
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
+            self._mtp_proposals(),
         )
         if self._pair.target.lost is not None:
             return ended
@@ -289,8 +292,19 @@ class Turn:
             return None
         if prompt.for_draft is not None or not DraftProposals.is_possible(prefix, prompt.ids):
             return None
-        target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
+        share = draft.info.weight_bytes / max(target.info.weight_bytes, 1)
+        target.gate.guess_draft_cost(DRAFTED, share)
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
+
+    def _mtp_proposals(self) -> MTPProposals | None:
+        """Speculative tokens from the target's MTP head; None if it has none."""
+        target = self._pair.target
+        head = head_of(target.model)
+        if head is None or not self._ask.sampling.speculate:
+            return None
+        proposals = MTPProposals(target.model, head)
+        target.gate.guess_draft_cost(PREDICTED, proposals.cost_guess)
+        return proposals
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """If the pair only quotes: the prompt with the quoted passages pinned, and the
