@@ -16,14 +16,17 @@ from mlx_lm.utils import quantize_model
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
+from app.engine.cache.caches import WindowedCache
 from app.engine.model import mtp
 from app.engine.model.loader import load_lazily, load_one
 from app.engine.model.mtp import MTPHead, MTPProposals, head_of
 from app.engine.model.speculation import DRAFTED, NOTHING, PREDICTED, Gate, Proposal
 from app.engine.model.token_stream import CopyIndex, TokenStream
 from app.engine.progress import LoadError
-from app.estimate.memory import MTP_ROWS
+from app.estimate.memory import MTP_ROWS, MTP_WINDOW
+from app.models.architecture import parse_architecture
 from app.models.check import loaded_bytes
+from app.models.fit import cache_bytes
 from app.protocol.options import Sampling
 from app.protocol.reasons import FailureKind
 from tests import tiny
@@ -194,8 +197,7 @@ def assert_predicted(
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_proposals_follow_from_the_hidden_states_of_the_answer(copies: bool) -> None:
-    """This holds after rejections, copies, tokens that were forced, and if the last token is fed
-    again."""
+    """This holds after rejections, copies, and tokens that were forced."""
     model, ids = build("qwen3_5"), repetitive(2)
     recorder = Recorder(model, add_head(model))
     plain = write(stream(model, stock_cache(model, ids), None), ids, 30)
@@ -227,7 +229,7 @@ def test_the_head_keeps_a_window_of_the_answer(
         assert proposals._cache.size() <= 12
         assert len(proposals._hidden) <= mtp.CATCH_UP
     assert source.accepted > 0
-    assert mtp.WindowedCache.slack + mtp.MTP_WINDOW <= MTP_ROWS
+    assert WindowedCache.slack + MTP_WINDOW == MTP_ROWS
 
 
 def test_a_failed_head_is_not_used_again(models: dict[str, Any]) -> None:
@@ -245,7 +247,8 @@ def test_a_failed_head_is_not_used_again(models: dict[str, Any]) -> None:
 
 # -------------------------------------------------------------------------------- loading
 
-MOE = {
+SIZES: dict[str, Any] = {"hidden_size": 64, "head_dim": 32}
+MOE: dict[str, Any] = {
     "model_type": "qwen3_5_moe",
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -260,7 +263,7 @@ checkpoints; converted ones to which the makers' head was added."""
 def family(name: str) -> Any:
     """A model with a head, whose norm weights are not all 1."""
     changes = MOE if name == "qwen3_5_moe" else {}
-    model = build("qwen3_next" if name == "qwen3_next" else "qwen3_5", 0, **SIZES, **changes)
+    model = build(name.removesuffix("_moe"), vocabulary=tiny.BYTES, **SIZES, **changes)
     add_head(model)
     mx.random.seed(1)
     norms = [
@@ -270,9 +273,6 @@ def family(name: str) -> Any:
     ]
     model.update(tree_unflatten(norms))
     return model
-
-
-SIZES = {"vocabulary": tiny.BYTES, "hidden_size": 64, "head_dim": 32}
 
 
 def is_shifted(path: str) -> bool:
@@ -327,9 +327,8 @@ def in_layout(name: str, model: Any, layout: str) -> dict[str, mx.array]:
 
 def save(folder: Path, name: str, weights: dict[str, mx.array], **changes: Any) -> Path:
     """Write a model folder with these weights."""
-    sizes = {key: value for key, value in SIZES.items() if key != "vocabulary"}
-    sizes |= MOE if name == "qwen3_5_moe" else {}
-    tiny.save(folder, "qwen3_next" if name == "qwen3_next" else "qwen3_5", **sizes, **changes)
+    changes |= SIZES | (MOE if name == "qwen3_5_moe" else {})
+    tiny.save(folder, name.removesuffix("_moe"), **changes)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     return folder
 
@@ -400,6 +399,29 @@ def test_damaged_weights_of_the_head_are_found(tmp_path: Path) -> None:
     with pytest.raises(LoadError) as raised:
         load_one(str(folder), "m", 64)
     assert raised.value.failure.kind is FailureKind.WEIGHTS_DAMAGED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_memory_of_the_head_is_estimated(name: str) -> None:
+    head = family(name).mtp
+    config = {**tiny.config_of(name, tiny.BYTES), **SIZES, "dtype": "float32"}
+    shape = parse_architecture({**config, "mtp_num_hidden_layers": 1})
+    size = sum(array.nbytes for _, array in tree_flatten(head.parameters()))
+    assert shape.mtp_bytes == pytest.approx(size, rel=0.02)
+    cache, token = KVCache(), mx.zeros((1, 1, SIZES["hidden_size"]))
+    head(token, token, cache)
+    row = sum(array.nbytes // array.shape[2] for array in (cache.keys, cache.values))
+    plain = replace(shape, has_mtp=False)
+    assert cache_bytes(shape, 4096) - cache_bytes(plain, 4096) == row * MTP_ROWS
+    assert plain.mtp_bytes == 0
+
+
+def test_weights_of_heads_that_are_not_loaded_are_not_counted(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "nemotron_h")
+    before = loaded_bytes(folder)
+    weights = dict(mx.load(str(folder / "model.safetensors")))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights | {"mtp.w": mx.ones(9)})
+    assert loaded_bytes(folder) == before
 
 
 def test_a_turn_uses_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
