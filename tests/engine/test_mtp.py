@@ -21,7 +21,7 @@ from app.engine.model import mtp
 from app.engine.model.loader import load_lazily, load_one
 from app.engine.model.mtp import MTPHead, MTPProposals, head_of
 from app.engine.model.speculation import DRAFTED, NOTHING, PREDICTED, Gate, Proposal
-from app.engine.model.token_stream import CopyIndex, TokenStream
+from app.engine.model.token_stream import CopyIndex, DraftProposals, TokenStream
 from app.engine.progress import LoadError
 from app.estimate.memory import MTP_ROWS, MTP_WINDOW
 from app.models.architecture import parse_architecture
@@ -32,7 +32,9 @@ from app.protocol.reasons import FailureKind
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.engine.test_token_stream import (
+    Always,
     assert_same_or_tie,
+    has_read,
     holding,
     nearly,
     repetitive,
@@ -41,6 +43,7 @@ from tests.engine.test_token_stream import (
     stream,
     write,
 )
+from tests.engine.test_turns import pair
 from tests.tiny import build
 
 NAMES = ("qwen3_5", "qwen3_next")
@@ -213,6 +216,20 @@ def test_proposals_follow_from_the_hidden_states_of_the_answer(copies: bool) -> 
     for before, drafted in recorder.calls:
         assert before == [*answer, *forced, *rest][: len(before)]
         assert_predicted(model, ids, before, drafted)
+
+
+@pytest.mark.parametrize("better", [DRAFTED, PREDICTED])
+def test_the_better_of_head_and_draft_is_used(better: int, models: dict[str, Any]) -> None:
+    model, draft, ids = models["qwen3_5"], build("llama"), repetitive(0)
+    plain = write(stream(model, stock_cache(model, ids), None), ids, 12)
+    recorder = Recorder(model, model.mtp)
+    proposals = DraftProposals(pair(draft).target, has_read(draft, ids), ids, 0)
+    gate = Always()
+    gate.preferred = better
+    source = predicting(model, stock_cache(model, ids), None, gate, mtp=recorder, draft=proposals)
+    assert write(source, ids, 12) == plain
+    assert source.proposed > 0
+    assert bool(recorder.calls) == (better == PREDICTED)
 
 
 def test_the_head_keeps_a_window_of_the_answer(

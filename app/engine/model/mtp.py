@@ -202,7 +202,7 @@ class MTPProposals:
             return self._draft(answer, count)
         except Exception as error:  # e.g. out of memory: the target continues without the head
             memory.reraise_gpu_lost(error)
-            self._cache, self._hidden, self.failed = WindowedCache(MTP_WINDOW), {}, True
+            self._cache, self.failed = WindowedCache(MTP_WINDOW), True
             return ()
 
     def _draft(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
@@ -222,7 +222,3 @@ class MTPProposals:
         self._cache.trim(count - 1)
         self._read = len(answer)
         return tuple(ids)
-
-    def close(self) -> None:
-        """Free the cache."""
-        self._cache, self._hidden = WindowedCache(MTP_WINDOW), {}
