@@ -17,6 +17,13 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.cache.caches import WindowedCache
+from app.engine.cache.prefill import (
+    StepSize,
+    make_positioned_cache,
+    observed_steps,
+    prefill,
+    set_next_position,
+)
 from app.engine.model import mtp
 from app.engine.model.loader import load_lazily, load_one
 from app.engine.model.mtp import MTPHead, MTPProposals, head_of
@@ -125,7 +132,7 @@ def predicting(
     index = None if text is None else CopyIndex(text)
     head = head_of(model)
     assert head is not None
-    proposals = named.pop("mtp", None) or MTPProposals(model, head)
+    proposals = named.pop("mtp", None) or MTPProposals(model, head, np.zeros(0, np.int32))
     return TokenStream(model, holding(cache), gate or Predicting(), index, mtp=proposals, **named)
 
 
@@ -173,8 +180,8 @@ def test_a_seed_gives_the_same_answer_with_and_without_the_head(models: dict[str
 class Recorder(MTPProposals):
     """Remembers what was proposed after which answer."""
 
-    def __init__(self, model: Any, head: MTPHead) -> None:
-        super().__init__(model, head)
+    def __init__(self, model: Any, head: MTPHead, prompt: NDArray[np.int32]) -> None:
+        super().__init__(model, head, prompt)
         self.calls: list[tuple[list[int], tuple[int, ...]]] = []
 
     def after(self, answer: Any, count: int) -> tuple[int, ...]:
@@ -183,14 +190,33 @@ class Recorder(MTPProposals):
         return found
 
 
+def observed(
+    proposals: MTPProposals, model: Any, ids: NDArray[np.int32], chosen: NDArray[np.int32]
+) -> Any:
+    """A cache with the prompt's tokens at these positions, read while the head observes them."""
+    cache = make_positioned_cache(model)
+    with observed_steps(lambda _, positions: proposals.observe(positions)):
+        prefill(model, cache, ids[chosen], chosen, StepSize(16), lambda done: None)
+    set_next_position(cache, len(ids) - 1)
+    return cache
+
+
+def stock_positions(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.arange(len(ids) - 1, dtype=np.int32)
+
+
 def assert_predicted(
-    model: Any, ids: NDArray[np.int32], answer: list[int], drafted: tuple[int, ...]
+    model: Any,
+    ids: NDArray[np.int32],
+    answer: list[int],
+    drafted: tuple[int, ...],
+    first: int,
 ) -> None:
-    """The drafted tokens are those of a head that reads the whole answer at once."""
+    """The drafted tokens are those of a head that reads all tokens from `first` on at once."""
     head, text = model.mtp, text_model(model)
-    before = np.array([*ids, *answer[:-1]], np.int32)
-    hidden = text.model(mx.array(before)[None], cache=None)[:, len(ids) - 1 :]
-    tokens, cache = mx.array([answer]), KVCache()
+    every = np.array([*ids, *answer], np.int32)
+    hidden = text.model(mx.array(every[:-1])[None], cache=None)[:, first - 1 :]
+    tokens, cache = mx.array(every[None, first:]), KVCache()
     for token in drafted:
         hidden = head(text.model.embed_tokens(tokens), hidden, cache)[:, -1:]
         logits = text.lm_head(hidden)[0, -1]
@@ -198,14 +224,20 @@ def assert_predicted(
         tokens = mx.array([[token]])
 
 
+@pytest.mark.parametrize("window", [0, 40, 512])
 @pytest.mark.parametrize("copies", [False, True])
-def test_proposals_follow_from_the_hidden_states_of_the_answer(copies: bool) -> None:
-    """This holds after rejections, copies, and tokens that were forced."""
+def test_proposals_follow_from_the_hidden_states(
+    copies: bool, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This holds after rejections, copies, and tokens that were forced, whether or not the head
+    has read the end of the prompt."""
     model, ids = build("qwen3_5"), repetitive(2)
-    recorder = Recorder(model, add_head(model))
+    recorder = Recorder(model, add_head(model), ids)
+    monkeypatch.setattr(mtp, "MTP_WINDOW", window)
+    cache = observed(recorder, model, ids, stock_positions(ids))
     plain = write(stream(model, stock_cache(model, ids), None), ids, 30)
     text = nearly(plain) if copies else None
-    source = predicting(model, stock_cache(model, ids), text, Pausing(), mtp=recorder)
+    source = predicting(model, cache, text, Pausing(), mtp=recorder)
     answer = write(source, ids, 12)
     forced = [3, 4, 5]
     source.write(forced)
@@ -215,14 +247,14 @@ def test_proposals_follow_from_the_hidden_states_of_the_answer(copies: bool) -> 
     assert any(len(before) > 17 for before, _ in recorder.calls)
     for before, drafted in recorder.calls:
         assert before == [*answer, *forced, *rest][: len(before)]
-        assert_predicted(model, ids, before, drafted)
+        assert_predicted(model, ids, before, drafted, len(ids) - max(min(window, len(ids)) - 1, 0))
 
 
 @pytest.mark.parametrize("better", [DRAFTED, PREDICTED])
 def test_the_better_of_head_and_draft_is_used(better: int, models: dict[str, Any]) -> None:
     model, draft, ids = models["qwen3_5"], build("llama"), repetitive(0)
     plain = write(stream(model, stock_cache(model, ids), None), ids, 12)
-    recorder = Recorder(model, model.mtp)
+    recorder = Recorder(model, model.mtp, ids)
     proposals = DraftProposals(pair(draft).target, has_read(draft, ids), ids, 0)
     gate = Always()
     gate.preferred = better
@@ -232,6 +264,26 @@ def test_the_better_of_head_and_draft_is_used(better: int, models: dict[str, Any
     assert bool(recorder.calls) == (better == PREDICTED)
 
 
+def test_the_head_reads_the_end_of_a_prompt_with_gaps() -> None:
+    """Reading it again begins anew. Caches are as without the head."""
+    model, ids = build("qwen3_5"), repetitive(0)
+    proposals = MTPProposals(model, add_head(model), ids)
+    chosen = stock_positions(ids)
+    chosen = chosen[(chosen % 9 < 5) | (chosen > 100)]
+    for _ in range(2):
+        cache = observed(proposals, model, ids, chosen)
+    assert not proposals.failed
+    assert proposals._cache.positions.array().tolist() == (chosen + 1).tolist()
+    plain = make_positioned_cache(model)
+    prefill(model, plain, ids[chosen], chosen, StepSize(16), lambda done: None)
+    states = [
+        [part for _, part in tree_flatten([c.state for c in each]) if isinstance(part, mx.array)]
+        for each in (cache, plain)
+    ]
+    assert len(states[0]) == len(states[1]) > 0
+    assert all(mx.allclose(a, b, atol=1e-5) for a, b in zip(*states, strict=True))
+
+
 def test_the_head_keeps_a_window_of_the_answer(
     models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +291,7 @@ def test_the_head_keeps_a_window_of_the_answer(
     model, ids = models["qwen3_5"], repetitive(0)
     head = head_of(model)
     assert head is not None
-    proposals = MTPProposals(model, head)
+    proposals = MTPProposals(model, head, ids)
     proposals._cache.slack = 8
     source = predicting(model, stock_cache(model, ids), mtp=proposals)
     for _ in zip(range(60), source.tokens(int(ids[-1]), 60), strict=False):
@@ -257,7 +309,7 @@ def test_a_failed_head_is_not_used_again(models: dict[str, Any]) -> None:
         raise MemoryError
 
     head: Any = fails
-    source = predicting(model, stock_cache(model, ids), mtp=MTPProposals(model, head))
+    source = predicting(model, stock_cache(model, ids), mtp=MTPProposals(model, head, ids))
     assert write(source, ids, 12) == plain
     assert source.proposed == 0
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx.nn.layers.base import Module
 from mlx.nn.layers.linear import Linear
 from mlx.nn.layers.normalization import RMSNorm
@@ -20,9 +21,11 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generation_stream
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.utils import _get_classes
+from numpy.typing import NDArray
 
-from app.engine.backend import memory
+from app.engine.backend import memory, mlx_patches
 from app.engine.cache.caches import WindowedCache
+from app.engine.cache.positions import Positions
 from app.estimate.memory import MTP_MODELS, MTP_WINDOW
 
 CATCH_UP = 32
@@ -160,16 +163,16 @@ def _shift_norms(weights: Weights, is_raw: bool) -> Weights:
 
 
 class MTPProposals:
-    """Speculative tokens from the MTP head of a target, for one answer.
+    """Speculative tokens from the MTP head of a target, for one answer to the `prompt` (M,).
 
     `forward` computes the target's logits and remembers its hidden states; the head reads the
-    answer only when asked for a proposal. It attends to the answer's last `MTP_WINDOW` tokens that
-    it has read, and not to the prompt.
+    answer only when asked for a proposal. It attends to the last `MTP_WINDOW` tokens, as far as it
+    has read them: of the prompt only those that were read in this turn.
     """
 
-    def __init__(self, model: Any, head: MTPHead) -> None:
+    def __init__(self, model: Any, head: MTPHead, prompt: NDArray[np.int32]) -> None:
         text = _text_model(model)
-        self._model, self._head = model, head
+        self._model, self._head, self._prompt = model, head, prompt
         self._embed = text.model.embed_tokens
         self._output = self._embed.as_linear if text.args.tie_word_embeddings else text.lm_head
         self._cache = WindowedCache(MTP_WINDOW)
@@ -184,6 +187,34 @@ class MTPProposals:
     def cost_guess(self) -> float:
         """Estimated cost of a token, in plain steps: the head's layer and the output layer."""
         return 2 / len(self._model.layers)
+
+    def observe(self, positions: Positions) -> Callable[[mx.array], None] | None:
+        """A function that reads the hidden states (1, n, size) of a prefill step of the target with
+        the prompt's tokens at these `positions` (n,); None if the head will not attend to them."""
+        first = len(self._prompt) - MTP_WINDOW
+        if self.failed or int(positions[-1]) < first:
+            return None
+        rows = int(np.searchsorted(positions, first))
+        return lambda hidden: self._read_prompt(positions[rows:], hidden[:, rows:])
+
+    def _read_prompt(self, positions: Positions, hidden: mx.array) -> None:
+        """Read the tokens after those at `positions`, which have these hidden states."""
+        following = positions + 1
+        if self._cache.positions.end > int(following[0]):  # the prompt is read again
+            self._cache = WindowedCache(MTP_WINDOW)
+        self._cache.set_next_positions(following)
+        try:
+            with mlx_patches.explicit_positions(mx.array(following)):
+                embeddings = self._embed(mx.array(self._prompt[following])[None])
+                self._head(embeddings, hidden, self._cache)
+            mx.eval(self._cache.state)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The target continues without the head, for example after it ran out of memory."""
+        memory.reraise_gpu_lost(error)
+        self._cache, self.failed = WindowedCache(MTP_WINDOW), True
 
     def forward(self, ids: mx.array, cache: Any, first: int, skipped: int) -> mx.array:
         """Feed token ids (n,) to the target. Returns the logits (n - skipped, vocabulary) of all
@@ -200,9 +231,8 @@ class MTPProposals:
         once the head has `failed`."""
         try:
             return self._draft(answer, count)
-        except Exception as error:  # e.g. out of memory: the target continues without the head
-            memory.reraise_gpu_lost(error)
-            self._cache, self.failed = WindowedCache(MTP_WINDOW), True
+        except Exception as error:
+            self._fail(error)
             return ()
 
     def _draft(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
@@ -210,7 +240,7 @@ class MTPProposals:
         first = max(self._read, min(self._hidden) + 1)
         states = [self._hidden[index] for index in range(first - 1, len(answer) - 1)]
         drafted: list[mx.array] = []
-        self._cache.set_next_position(first)
+        self._cache.set_next_position(len(self._prompt) + first)
         with mx.stream(generation_stream):
             hidden = mx.concatenate([rows[:, row : row + 1] for rows, row in states], axis=1)
             following = mx.array(list(answer[first:]))

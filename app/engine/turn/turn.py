@@ -8,12 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from app.engine.backend import memory
 from app.engine.cache.positions import Positions
+from app.engine.cache.prefill import observed_steps
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
@@ -96,6 +99,7 @@ class Turn:
         self._recall_refusal: Reason | None = None
         """Why nothing can be recalled while the answer is written, if it should be."""
         self._recalled_mid_answer = 0
+        self._mtp: MTPProposals | None = None
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
         """Where prefill starts when the turn continues an answer whose prompt is cached."""
@@ -170,7 +174,8 @@ class Turn:
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
-        self._read(prompt, plan)
+        with observed_steps(partial(self._observe_step, prompt)):
+            self._read(prompt, plan)
         self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
@@ -188,7 +193,7 @@ class Turn:
             self._pair.target.gate,
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
-            self._mtp_proposals(),
+            self._mtp_proposals(prompt),
         )
         if self._pair.target.lost is not None:
             return ended
@@ -296,15 +301,23 @@ class Turn:
         target.gate.guess_draft_cost(DRAFTED, share)
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
 
-    def _mtp_proposals(self) -> MTPProposals | None:
+    def _mtp_proposals(self, prompt: Prompt) -> MTPProposals | None:
         """Speculative tokens from the target's MTP head; None if it has none."""
         target = self._pair.target
         head = head_of(target.model)
-        if head is None or not self._ask.sampling.speculate:
+        if self._mtp is None and head is not None and self._ask.sampling.speculate:
+            self._mtp = MTPProposals(target.model, head, prompt.ids)
+            target.gate.guess_draft_cost(PREDICTED, self._mtp.cost_guess)
+        return self._mtp
+
+    def _observe_step(
+        self, prompt: Prompt, model: Any, positions: Positions
+    ) -> Callable[[mx.array], None] | None:
+        """A `StepObserver`: the MTP head reads the end of the prompt."""
+        if model is not self._pair.target.model:
             return None
-        proposals = MTPProposals(target.model, head)
-        target.gate.guess_draft_cost(PREDICTED, proposals.cost_guess)
-        return proposals
+        mtp = self._mtp_proposals(prompt)
+        return None if mtp is None else mtp.observe(positions)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """If the pair only quotes: the prompt with the quoted passages pinned, and the
