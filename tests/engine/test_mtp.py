@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -508,3 +509,24 @@ def test_a_turn_uses_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fast, plain = answers
     assert fast.statistics.proposed_tokens > 0 == plain.statistics.proposed_tokens
     assert fast.generated_ids == plain.generated_ids
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+def test_answers_are_the_same_if_they_are_held_and_go_on(after: int) -> None:
+    model, ids = build("qwen3_5"), repetitive(2)
+    recorder = Recorder(model, add_head(model), ids)
+    cache = observed(recorder, model, ids, stock_positions(ids))
+    plain = write(stream(model, stock_cache(model, ids), None), ids, 20)
+    source = predicting(model, cache, nearly(plain), Pausing(), mtp=recorder)
+    answer: list[int] = []
+    for part in range(3):
+        calls = itertools.count(1)
+        hold = (lambda match, calls=calls: next(calls) > after) if part < 2 else None
+        last = answer[-1] if answer else int(ids[-1])
+        answer += source.tokens(last, 20 - len(answer), len(answer), hold)
+    assert answer == plain
+    assert recorder.calls
+    assert not recorder.failed
+    for before, drafted in recorder.calls:
+        assert before == plain[: len(before)]
+        assert_predicted(model, ids, before, drafted, 1)
