@@ -3,7 +3,7 @@
 The target's layers 1 and 2 find what followed the same tokens before. They need layer 0, whose
 heads attend to the tokens just before. Its other layers matter little. So the hybrid's two layers
 of attention begin as copies of these two, the delta layers before them learn what layer 0 puts out,
-and the delta layers between them put out zero. The MTP head begins at random.
+and the delta layers between them put out zero. The MTP head begins as a copy of layer 1.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from corpus import LICENCES, training_texts
 from data import Mix, Rows
+from grow import fitted
 from hybrid import HYBRID, Hybrid, HybridBlock
 from model import SHAPES, Block, Model
 from safetensors.torch import load_file
@@ -87,6 +88,30 @@ def graft(target: Model, hybrid: Hybrid, ids: Tensor, positions: Tensor) -> None
         layer.mlp.down_proj.weight.zero_()
 
 
+@torch.no_grad()
+def graft_head(target: Model, hybrid: Hybrid, ids: Tensor, positions: Tensor) -> None:
+    """Copies the target's layer 1 and last norm into the MTP head, and fits its input to what the
+    target's layer 0 puts out at the next token."""
+    head = hybrid.mtp
+    hidden = head.pre_fc_norm_hidden(hybrid.hidden(ids, positions)[:, :-1])
+    following = head.pre_fc_norm_embedding(hybrid.model.embed_tokens(ids[:, 1:]))
+    wanted = layers_until(target, 1, ids, positions)[:, 1:]
+    read = torch.cat((following, hidden), -1).flatten(0, 1)
+    head.fc.weight.copy_(fitted(read, wanted.flatten(0, 1)))
+    missed = (head.fc(read) - wanted.flatten(0, 1)).pow(2).mean() / wanted.var()
+    print(f"MTP head: missed {missed:.4f}", flush=True)
+    source, to = target.model.layers[COPIES[0][0]], head.layers[0]
+    active: list[Tensor] = []
+    hook = source.mlp.down_proj.register_forward_pre_hook(
+        lambda _, neurons: active.append(neurons[0].abs().flatten(0, 1).mean(0))
+    )
+    target.hidden(ids, positions)
+    hook.remove()
+    copy_attention(source, to)
+    copy_mlp(source, to, active[0])
+    head.norm.load_state_dict(target.model.norm.state_dict())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokenizer", type=Path, required=True)
@@ -132,6 +157,7 @@ def main() -> None:
                 f"{time.monotonic() - started:6.0f} s  step {step:4d}  missed {loss:.4f}",
                 flush=True,
             )
+    graft_head(target, hybrid, *(torch.from_numpy(part) for part in next(batches)[:2]))
     torch.save({"model": hybrid.state_dict()}, a.out)
 
 
