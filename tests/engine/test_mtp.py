@@ -266,7 +266,7 @@ def test_the_better_of_head_and_draft_is_used(better: int, models: dict[str, Any
 
 
 def test_the_head_reads_the_end_of_a_prompt_with_gaps() -> None:
-    """Reading it again begins anew. Caches are as without the head."""
+    """Reading it again starts from the beginning. Caches are as without the head."""
     model, ids = build("qwen3_5"), repetitive(0)
     proposals = MTPProposals(model, add_head(model), ids)
     chosen = stock_positions(ids)

@@ -177,7 +177,7 @@ class MTPProposals:
         self._output = self._embed.as_linear if text.args.tie_word_embeddings else text.lm_head
         self._cache = WindowedCache(MTP_WINDOW)
         self._read = 0
-        """Number of the answer's tokens that the head has read or left out."""
+        """Number of the answer's tokens that the head has read or skipped."""
         self._hidden: dict[int, tuple[mx.array, int]] = {}
         """By index in the answer, for its last tokens (-1: the prompt's last): the hidden states
         of a step, (1, n, size), and the token's row in them."""
