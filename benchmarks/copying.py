@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from benchmarks.shapes import random_pair, shapes
 if TYPE_CHECKING:
     from app.chat.engine_session import EngineSession
 
+HYBRID, TASKS, TASK_TOKENS = "hybrid", 6, 1024
+"""The name of the folder of the test model with recurrent layers; tasks of each kind for it."""
 STEP = 512
 SIZES = (1, 2, 4, 8, 16)
 REPEATS = 12
@@ -47,7 +50,21 @@ Question = tuple[Document, str]
 
 
 def tasks(target: str) -> dict[str, list[Question]]:
-    """Questions by kind. The embedded model only quotes."""
+    """Questions by kind. The embedded model only quotes; that of `assets/hybrid` was trained for a
+    few tasks."""
+    if Path(target).name == HYBRID:
+        from benchmarks.quality.suites import SUITES, make
+        from benchmarks.quality.tokens import FolderTokens
+
+        tokens = FolderTokens(Path(target)).count
+        items = {
+            suite: [make(SUITES[suite], index, TASK_TOKENS, 0, tokens) for index in range(TASKS)]
+            for suite in ("quote", "lookup", "track")
+        }
+        return {
+            suite: [(item.document, item.question) for item in found]
+            for suite, found in items.items()
+        }
     licence = Document("gpl-3.0.txt", sample().text[:CHARACTERS])
     if target == EMBEDDED:
         return {"quoting": [(sample(), QUESTION)]}

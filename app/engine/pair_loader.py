@@ -138,7 +138,7 @@ def _load_sharded(
     tokenizer, the input embeddings and an outline of the caches."""
     name, path = command.names[0], Path(command.target)
     texts.open(path)
-    skeleton, config = load_lazily(path)
+    skeleton, config = load_lazily(path, with_head=False)
     tokenizer = load_tokenizer_of(path, config, texts, stopped)
     described = shards.described
     text = config.get("text_config") or config

@@ -26,6 +26,11 @@ MAX_SCORE_BYTES = 4 << 30
 MIN_CHECKPOINTS = 4
 """Checkpoints of a cache with recurrent layers, each with their states: before and after the first
 documents, and before and after the last question."""
+MTP_MODELS = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
+"""Architectures (`model_type`) whose multi-token prediction head is loaded, if the weights have
+one (`app/engine/model/mtp.py`)."""
+MTP_WINDOW, MTP_ROWS = 512, 768
+"""Number of last tokens to which the head attends, and maximum number in its cache."""
 KV_GROUP_SIZES = (64, 32)
 """Group sizes for quantised keys and values; the first that divides the head dimension is used."""
 MAX_QUERY_ROWS = 128

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from app.estimate.memory import MTP_MODELS
 from app.models.check import check_config_numbers, is_encoder
 from app.models.errors import ModelError
 from app.paths import cache_path
@@ -77,6 +78,22 @@ class Architecture:
     """Whether mlx-lm can divide the model between machines."""
     kv_bits: int | None = None
     """Bits per number in a quantised KV cache."""
+    has_mtp: bool = False
+    """Whether the configuration has a multi-token prediction head. Its weights are not in the other
+    fields, because many conversions leave them out."""
+
+    @property
+    def mtp_layer(self) -> Layer | None:
+        """The decoder layer of the MTP head, if there is one: as the others with attention."""
+        return next((layer for layer in self.layers if layer.heads), None) if self.has_mtp else None
+
+    @property
+    def mtp_bytes(self) -> int:
+        """Estimated bytes of the MTP head's weights: its layer, and a projection."""
+        if (layer := self.mtp_layer) is None:
+            return 0
+        params = layer.params + 2 * self.hidden_size**2
+        return params * self.weight_bytes // self.parameters
 
     @property
     def is_encoder(self) -> bool:
@@ -183,7 +200,8 @@ def _unpack(packed: Config, config: Config) -> Architecture:
     names = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")
     context = next((text[name] for name in names if isinstance(text.get(name), int)), 0)
     layers = tuple(kinds[number] for number in values.pop("layers"))
-    built = Architecture(**values, layers=layers, context=context)
+    has_mtp = config.get("model_type") in MTP_MODELS and bool(text.get("mtp_num_hidden_layers"))
+    built = Architecture(**values, layers=layers, context=context, has_mtp=has_mtp)
     if not built.is_plausible:
         raise ModelError(
             f"The configuration of this {built.model_type} model has impossible numbers",

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from app.estimate.memory import MTP_MODELS
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 from app.protocol.options import ENCODERS
@@ -454,13 +455,14 @@ _SKIPPED_MODULES = (
 
 
 def loaded_bytes(folder: Path) -> int:
-    """Bytes of the tensors that mlx-lm loads from `folder`. Raises ModelError."""
+    """Bytes of the tensors that are loaded from `folder`. Raises ModelError."""
     headers = (_read_header(path) for path in check_files(folder))
+    has_mtp = read_json(folder / "config.json").get("model_type") in MTP_MODELS
     return sum(
         end - begin
         for _, _, extents in headers
         for name, (begin, end) in extents.items()
-        if not _is_skipped(name)
+        if not _is_skipped(name, has_mtp)
     )
 
 
@@ -479,9 +481,9 @@ def weight_format(config: dict[str, Any]) -> str:
     return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
-def _is_skipped(name: str) -> bool:
-    parts = name.split(".")
-    return parts[0] == "mtp" or any(part in _SKIPPED_MODULES for part in parts[:3])
+def _is_skipped(name: str, has_mtp: bool) -> bool:
+    parts = name.split(".")[:3]
+    return ("mtp" in parts and not has_mtp) or any(part in _SKIPPED_MODULES for part in parts)
 
 
 # ---------------------------------------------------------------------------- walking folders

@@ -19,6 +19,7 @@ from app.estimate.memory import (
     KV_GROUP_SIZES,
     LARGEST_STEP,
     MIN_CHECKPOINTS,
+    MTP_ROWS,
     largest_that_fits,
     step_elements,
     unfused_copies,
@@ -82,13 +83,15 @@ def parse_memory(text: str) -> int:
 def cache_bytes(
     shape: Architecture, tokens: int, step: int = PREFILL_STEP, windows: bool = True
 ) -> int:
-    """Size of a model's cache after `tokens` tokens, the last `step` of which were one step. With
-    `windows` False, sliding windows evict nothing, as in sparse prefill, where skipped tokens may
-    be recalled later."""
+    """Size of a model's cache after `tokens` tokens, the last `step` of which were one step, and of
+    its MTP head's. With `windows` False, sliding windows evict nothing, as in sparse prefill, where
+    skipped tokens may be recalled later."""
     size = 0.0
     for layer in shape.layers:
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
         size += layer_bytes_per_token(shape, layer) * seen + layer.state_bytes
+    if (mtp := shape.mtp_layer) is not None:  # its cache is never quantised
+        size += mtp.kv_elements * shape.element_bytes * min(tokens, MTP_ROWS)
     return round(size)
 
 

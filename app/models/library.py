@@ -153,7 +153,7 @@ def _weights(shape: Architecture, listed: int) -> int:
     weights are converted while they are loaded."""
     if shape.is_encoder:
         return shape.weight_bytes
-    return min(listed or shape.weight_bytes, shape.weight_bytes)
+    return min(listed, shape.weight_bytes + shape.mtp_bytes) if listed else shape.weight_bytes
 
 
 def _bits(size: ModelSize) -> str:

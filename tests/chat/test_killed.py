@@ -192,7 +192,7 @@ def session() -> Iterator[EngineSession]:
         yield session
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(tmp_path: Path, session: EngineSession, kills: int) -> None:
     one_at_a_time, made_with = threading.Lock(), model_pair(resolve_pair())
     every = [Killing(tmp_path / str(n), session, one_at_a_time, made_with) for n in range(LANES)]

@@ -30,8 +30,10 @@ from app.engine.model.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,
     DRAFTED,
+    MAX_PREDICTED,
     MIN_PLAIN_STEPS,
     NOTHING,
+    PREDICTED,
     SIZES,
     SLOPE,
     STALE_AFTER,
@@ -530,10 +532,12 @@ def gate(
 
     for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN * waits())
-    found.guess_draft_cost(0.1)
+    if kind >= DRAFTED:
+        found.guess_draft_cost(kind, 0.1)
+    available = MAX_PREDICTED if kind == PREDICTED else SIZES[-1]
     seconds, written, again = 0.0, 0, 0
     for _ in range(steps):
-        count = found.choose(kind, SIZES[-1]).count or int(found.wants_to_learn(kind))
+        count = found.choose(kind, available).count or int(found.wants_to_learn(kind))
         if not count:
             took, right = PLAIN * (1 + (verifying + slope * again) * (again > 0)) * waits(), 0
             if not again:
@@ -545,8 +549,8 @@ def gate(
             took = PLAIN * (1 + verifying + slope * (count + again)) * waits()
             found.record_verified(kind, count + 1, right, took, again)
             again = 1 + right if feeds_again and right < count else 0
-            if kind == DRAFTED:
-                found.record_drafted(count, PLAIN * draft_cost * count)
+            if kind >= DRAFTED:
+                found.record_drafted(kind, count, PLAIN * draft_cost * count)
                 took += PLAIN * draft_cost * count
         seconds, written = seconds + took, written + 1 + right
     return found, written * PLAIN * (1 + 4 * busy) / seconds
@@ -592,6 +596,26 @@ def test_the_gate_never_makes_decoding_slower_if_accepted_tokens_are_fed_again(
         assert count == 0
     if share == 1 and slope + verifying <= 0.6:
         assert count == SIZES[-1] - 1
+
+
+@pytest.mark.parametrize("cost", [0.05, 0.3])
+@pytest.mark.parametrize("verifying", [0.0, 0.5])
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.7, 0.9])
+def test_the_gate_never_makes_decoding_slower_with_an_mtp_head(
+    slope: float, share: float, verifying: float, cost: float
+) -> None:
+    for feeds_again in (False, True):
+        found, faster = gate(
+            slope, share, PREDICTED, 600, cost, verifying, seed=1, feeds_again=feeds_again
+        )
+        assert faster > 0.98
+        counts = range(1, MAX_PREDICTED + 1)
+        possible = [(1 + expected(share, n)) / (1 + verifying + (slope + cost) * n) for n in counts]
+        if max(possible) < 1:
+            assert found.choose(PREDICTED, MAX_PREDICTED).count == 0
+        if not feeds_again:
+            assert faster > 0.75 * max(possible)
 
 
 @pytest.mark.parametrize("busy", [0.0, 0.3])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import mlx.core as mx
@@ -32,6 +33,21 @@ PART_SECONDS = 0.5
 
 OnStep = Callable[[int], None]
 """Called after each step with the number of tokens done; raises to cancel."""
+StepObserver = Callable[[Any, Positions], Callable[[mx.array], None] | None]
+"""Called before a step with the model and the positions of its tokens (n,). Returns a function that
+gets the last hidden states (1, n, size), lazily, or None if they are not needed."""
+_observer: ContextVar[StepObserver | None] = ContextVar("specchat_steps", default=None)
+
+
+@contextmanager
+def observed_steps(observer: StepObserver) -> Iterator[None]:
+    """Within this context, `observer` may read the hidden states of prefill steps with positions.
+    The model must have them as the result of its `model`."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
 
 
 def device_backend() -> Backend:
@@ -113,8 +129,9 @@ def make_stock_cache(model: Any) -> Cache:
 def forward(
     model: Any, cache: Cache, ids: NDArray[np.int32], positions: Positions | None = None
 ) -> mx.array:
-    """Run token ids (N,) through the model into `cache`. Returns lazy logits (1, N, vocabulary).
-    Ascending `positions` (N,) place the tokens; they need a positioned cache."""
+    """Run token ids (N,) through the model into `cache`. Returns lazy logits (1, N, vocabulary), or
+    what else the model computes. Ascending `positions` (N,) place the tokens; they need a
+    positioned cache."""
     patch: Any = nullcontext()
     if positions is not None:
         announce(cache, positions)
@@ -144,26 +161,34 @@ def prefill_step(
     """Like `forward`, but only fills the caches and returns no logits.
 
     Skips everything after the last cache update: the last layer's attention and MLP, the output
-    head, layers that share another layer's cache. `forced`: use fused attention wherever the
-    backend has a kernel for it. A step in `parts` can be cancelled between them; the cache is then
-    restored.
+    head, layers that share another layer's cache. If the step's hidden states are observed, only
+    the output head is skipped. `forced`: use fused attention wherever the backend has a kernel for
+    it. A step in `parts` can be cancelled between them; the cache is then restored.
     """
     watcher = StepWatcher(flatten(cache))
     should_exit: Callable[[], bool] = watcher
     undo = None
     if parts is not None and (undo := step_undo(cache)) is not None:
         should_exit = parts.watch(watcher)
+    observer = _observer.get()
+    observe = observer(model, positions) if observer is not None and positions is not None else None
+    watch, run = should_exit, model
+    if observe is not None:
+        watch, run = lambda: should_exit() and False, model.model
+    hidden: mx.array | None = None
     try:
         with (
             mlx_patches.forced_attention(backend.forced_head_sizes if forced else frozenset()),
             mlx_patches.blocked_attention(backend.query_block),
-            mlx_patches.early_exit(should_exit),
+            mlx_patches.early_exit(watch),
         ):
-            forward(model, cache, ids, positions)
+            hidden = forward(run, cache, ids, positions)
     except BaseException:
         if undo is not None and parts is not None and parts.stopped:
             undo(len(ids))
         raise
+    if observe is not None and hidden is not None:
+        observe(hidden)
     mx.eval([c.state for c in cache])
 
 

@@ -41,6 +41,7 @@ from app.engine.model.findings import (
     probe,
     weight_arrays,
 )
+from app.engine.model.mtp import model_classes
 from app.engine.model.prompt import PairPrompts, Prompts
 from app.engine.model.speculation import SLOPE, Gate
 from app.engine.model.text_encoder import ENCODER_OPERATIONS, TextEncoder
@@ -234,7 +235,7 @@ def load_one(
         path = Path(folder)
         if text_process is not None:
             text_process.open(path)  # tests the tokenizer while the weights are read
-        model, config = load_lazily(path)
+        model, config = load_lazily(path, with_head=shard is None)
         if shard is not None:
             shard(model)
         if kv_bits is not None:
@@ -330,10 +331,13 @@ def _load_weights(path: Path) -> Any:
     return model
 
 
-def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The model with lazy weights, and its config. Raises LoadError."""
+def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]]:
+    """The model with lazy weights, and its config. `with_head`: keep its MTP head, if it has one.
+    Raises LoadError."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, path):
-        model, config = load_model(path, lazy=True)
+        model, config = load_model(path, lazy=True, get_model_classes=model_classes)
+        if not with_head:
+            model.pop("mtp", None)
         return model, config
 
 

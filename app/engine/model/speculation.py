@@ -18,9 +18,11 @@ SIZES = (2, 4, 8, 16)
 """Sizes of verified steps in tokens: the last token plus the proposed ones."""
 LENGTHS = (2, 3, 5, 9)
 """Copies are grouped into kinds 0 to 3 by the minimum length of their match."""
-DRAFTED = len(LENGTHS)
-"""The kind of tokens proposed by a draft model."""
-FIRST_GUESS = (0.3, 0.5, 0.75, 0.85, 0.6)
+DRAFTED, PREDICTED = len(LENGTHS), len(LENGTHS) + 1
+"""The kinds of tokens proposed by a draft model, and by the target's MTP head."""
+MAX_PREDICTED = 3
+"""Maximum number of tokens that an MTP head proposes at once."""
+FIRST_GUESS = (0.3, 0.5, 0.75, 0.85, 0.6, 0.6)
 """Initial acceptance rate of a proposed token, by kind."""
 GUESS_WEIGHT = 6.0
 """Weight of the initial guess, in proposed tokens."""
@@ -86,9 +88,11 @@ class Gate:
     _shares: list[_Share] = field(
         default_factory=lambda: [_Share(guess * GUESS_WEIGHT) for guess in FIRST_GUESS]
     )
-    _draft_costs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Costs of the draft's last tokens, in plain steps."""
-    _refused: dict[int, int] = field(default_factory=lambda: {DRAFTED: 0, 0: 0})
+    _draft_costs: dict[int, deque[float]] = field(
+        default_factory=lambda: {kind: deque(maxlen=RECENT) for kind in (DRAFTED, PREDICTED)}
+    )
+    """By kind: costs of the last drafted tokens, in plain steps."""
+    _refused: dict[int, int] = field(default_factory=lambda: {DRAFTED: 0, PREDICTED: 0, 0: 0})
     _feeds_again: bool = False
     """Whether accepted tokens are fed again after a rejection."""
 
@@ -108,10 +112,11 @@ class Gate:
         best = NOTHING
         if len(self._plain) < MIN_PLAIN_STEPS or not available:
             return best
-        share = self._shares[kind].value
-        draft_cost = self.draft_cost if kind == DRAFTED else 0.0
+        share, draft_cost = self._shares[kind].value, self.draft_cost(kind)
+        # An MTP head proposes so few tokens that each number of them is worth considering.
+        sizes = range(2, available + 2) if kind == PREDICTED else SIZES
         # Try a size only after half of it was measured, so that learning is cheap.
-        for size in (size for size in SIZES if size <= 2 * max(self._known, default=1)):
+        for size in (size for size in sizes if size <= 2 * max(self._known, default=1)):
             count = min(size - 1, available)
             cost = self.cost(count + 1) + draft_cost * count + self._rejection_cost(share, count)
             gain = (1 + expected(share, count)) / cost
@@ -121,20 +126,20 @@ class Gate:
 
     def wants_to_learn(self, kind: int) -> bool:
         """Whether to propose one token of a refused kind anyway; counts the refusals."""
-        counter, every = (kind, DRAFT_RETRY) if kind == DRAFTED else (0, COPY_RETRY)
+        counter, every = (kind, DRAFT_RETRY) if kind >= DRAFTED else (0, COPY_RETRY)
         every *= 4 if self._feeds_again else 1  # because a rejection costs twice as much or more
         self._refused[counter] += 1
         return len(self._plain) >= MIN_PLAIN_STEPS and self._refused[counter] % every == 0
 
-    @property
-    def draft_cost(self) -> float:
-        """Median cost of a token from the draft, in plain steps."""
-        return median(self._draft_costs) if self._draft_costs else 0.0
+    def draft_cost(self, kind: int) -> float:
+        """Median cost of drafting a token of this kind, in plain steps; 0 for copies."""
+        costs = self._draft_costs.get(kind)
+        return median(costs) if costs else 0.0
 
-    def guess_draft_cost(self, plain_steps: float) -> None:
-        """Set the draft's cost per token until it is measured."""
-        if not self._draft_costs:
-            self._draft_costs.extend([plain_steps] * GUESSES)
+    def guess_draft_cost(self, kind: int, plain_steps: float) -> None:
+        """Set the cost of drafting a token until it is measured."""
+        if not self._draft_costs[kind]:
+            self._draft_costs[kind].extend([plain_steps] * GUESSES)
 
     def cost(self, tokens: int) -> float:
         """Cost of a step of this many tokens, in plain steps."""
@@ -174,10 +179,10 @@ class Gate:
         self._steps += 1
         self._plain.append(seconds)
 
-    def record_drafted(self, tokens: int, seconds: float) -> None:
-        """Record that the draft took `seconds` for `tokens`."""
+    def record_drafted(self, kind: int, tokens: int, seconds: float) -> None:
+        """Record that drafting `tokens` of this kind took `seconds`."""
         if self._plain:
-            self._draft_costs.append(seconds / tokens / _lower_quartile(self._plain))
+            self._draft_costs[kind].append(seconds / tokens / _lower_quartile(self._plain))
 
     def record_verified(
         self, kind: int, tokens: int, right: int, seconds: float, again: int = 0

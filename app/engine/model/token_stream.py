@@ -2,9 +2,10 @@
 
 Speculative decoding (arXiv 2211.17192, 2302.01318): proposed tokens are fed together with the last
 one and accepted as far as the model itself chooses the same. Proposals are copies of text that
-followed the last tokens elsewhere (prompt lookup), or come from the draft. Every token is chosen
-from the target's own distribution, so the answer is the same as without speculation. Random numbers
-are seeded per place in the answer, so that holds for sampling too, up to rounding.
+followed the last tokens elsewhere (prompt lookup), or come from the draft or the target's MTP head
+(`mtp.py`). Every token is chosen from the target's own distribution, so the answer is the same as
+without speculation. Random numbers are seeded per place in the answer, so that holds for sampling
+too, up to rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -23,7 +24,15 @@ from app.engine.backend import memory
 from app.engine.cache.caches import can_drop_last, step_undo
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.loader import LoadedModel
-from app.engine.model.speculation import DRAFTED, SIZES, Gate, kind_of_copy
+from app.engine.model.mtp import MTPProposals
+from app.engine.model.speculation import (
+    DRAFTED,
+    MAX_PREDICTED,
+    PREDICTED,
+    SIZES,
+    Gate,
+    kind_of_copy,
+)
 
 MIN_MATCH, MAX_MATCH = 2, 16
 """Minimum length of a match in tokens; longer matches than `MAX_MATCH` count as equal."""
@@ -110,6 +119,17 @@ class CopyIndex:
 def _key(first: Any, second: Any, third: Any) -> Any:
     """Combine three token ids (numbers or arrays) to one sortable key."""
     return (first << 2 * _BITS) | (second << _BITS) | third
+
+
+class Proposals(Protocol):
+    """Proposes tokens by computing them."""
+
+    failed: bool
+    """Whether it proposes nothing any more."""
+
+    def after(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
+        """At most `count` tokens after the `answer` so far; none once it has `failed`."""
+        ...
 
 
 class DraftProposals:
@@ -218,9 +238,9 @@ class TokenStream:
     Recurrent layers cannot drop rejected tokens. Their states before the verified step are put
     back, and the next step feeds the accepted tokens again.
 
-    `sampler`: None for greedy decoding. With an `index` or a `draft`, `gate` decides how many
-    tokens are proposed. `copies` False: the index serves only `hold`. `fed` int32 (n,): tokens that
-    processors see before those of this stream.
+    `sampler`: None for greedy decoding. With an `index`, a `draft` or a head (`mtp`), `gate`
+    decides how many tokens are proposed, and from which. `copies` False: the index serves only
+    `hold`. `fed` int32 (n,): tokens that processors see before those of this stream.
     """
 
     def __init__(
@@ -235,6 +255,7 @@ class TokenStream:
         draft: DraftProposals | None = None,
         copies: bool = True,
         fed: NDArray[np.int32] | None = None,
+        mtp: MTPProposals | None = None,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens proposed and accepted, and the number of steps that verified them."""
@@ -245,7 +266,13 @@ class TokenStream:
         can_verify = self._drops_exactly or step_undo(prefix.cache) is not None
         gate.begin(feeds_again=not self._drops_exactly)
         self._index, self._copies = index, copies and can_verify
-        self._draft = draft if can_verify else None
+        self._mtp = mtp if can_verify else None
+        self._proposals: dict[int, Proposals] = {}
+        """By kind: what computes tokens to propose."""
+        if draft is not None and can_verify:
+            self._proposals[DRAFTED] = draft
+        if self._mtp is not None:
+            self._proposals[PREDICTED] = self._mtp
         self._undo: tuple[Callable[[int], None], mx.array] | None = None
         """Undoes the last step, given its number of tokens, and its token ids."""
         self._may_hold = False
@@ -253,13 +280,13 @@ class TokenStream:
         self._again: list[int] = []
         """Accepted token ids that the next step feeds again, because their step was undone."""
         self._answer: list[int] = []
-        """Token ids of the answer, for the draft."""
+        """Token ids of the answer."""
         self._learning: int | None = None
         """The kind of which a single token is proposed, to measure its acceptance."""
         self._sampler, self._processors, self._seed = sampler, processors, seed
         self._context = mx.zeros(0, mx.int32) if fed is None else mx.array(fed)
         """Token ids fed so far; logits processors read them."""
-        self._place = self._fed = self._yielded = 0
+        self._place = self._fed = self._yielded = self._start = 0
 
     def tokens(
         self, last: int, max_tokens: int, place: int = 0, hold: Hold | None = None
@@ -269,6 +296,7 @@ class TokenStream:
         then lacks the last one yielded, or `last`, which must be fed again."""
         self._place, self._fed, self._yielded = place, -1, 0
         self._may_hold, held = hold is not None, 0
+        self._start = len(self._answer) - 1  # the index of `last` in this stream's answer
         before = len(self.log_probabilities)
         following = self._feed(mx.array([last]))
         mx.async_eval(*following)  # type: ignore[no-untyped-call]
@@ -308,8 +336,9 @@ class TokenStream:
                     self._remember(accepted)
                     yield self._count_yield(accepted)
                 seconds = time.perf_counter() - drafted_at
-                if proposal.kind == DRAFTED:
-                    self._gate.record_drafted(len(proposal.ids), drafted_at - started_at)
+                if proposal.kind in self._proposals:
+                    drafting = drafted_at - started_at
+                    self._gate.record_drafted(proposal.kind, len(proposal.ids), drafting)
                 tokens = 1 + len(proposal.ids)
                 self._gate.record_verified(proposal.kind, tokens, right, seconds, again)
         finally:
@@ -360,8 +389,7 @@ class TokenStream:
         kind, _, match = options[best]
         if match is not None:
             return _Proposal(match.ids[:count], kind)
-        assert self._draft is not None
-        ids = self._draft.after(self._answer, count)
+        ids = self._proposals[kind].after(self._answer, count)
         return _Proposal(ids, kind) if ids else None
 
     def _options(self, left: int) -> list[tuple[int, int, Match | None]]:
@@ -371,8 +399,10 @@ class TokenStream:
         match = self._index.find(left) if self._index is not None and self._copies else None
         if match is not None:
             found.append((kind_of_copy(match.length), len(match.ids), match))
-        if left > 0 and self._draft is not None and not self._draft.failed:
-            found.append((DRAFTED, left, None))
+        for kind, proposals in self._proposals.items():
+            if left > 0 and not proposals.failed:
+                available = min(left, MAX_PREDICTED) if kind == PREDICTED else left
+                found.append((kind, available, None))
         return found
 
     def _remember(self, token: int) -> None:
@@ -426,6 +456,9 @@ class TokenStream:
         if (undoable or self._may_hold) and not self._drops_exactly:
             undo = self._prefix.step_undo()
             self._undo = None if undo is None else (undo, fed)
+        if self._mtp is not None:
+            first = self._start + self._fed + 1
+            return self._mtp.forward(fed, self._prefix.cache, first, again)
         logits: mx.array = self._model(fed[None], cache=self._prefix.cache)[0, again:]
         return logits
 

@@ -20,6 +20,7 @@ from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.model.mtp import MTPProposals
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.model.speculation import Gate
 from app.engine.model.token_stream import (
@@ -112,6 +113,7 @@ class Decoder:
         gate: Gate | None = None,
         draft: DraftProposals | None = None,
         recall: MidAnswerRecall | None = None,
+        mtp: MTPProposals | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and generate until a stop sequence, `max_tokens`, a loop (if
         `stop_repeats` is set), or until `stop` returns a reason; `stop` is called after each token.
@@ -146,6 +148,7 @@ class Decoder:
             draft,
             sampling.speculate,
             prompt_ids[-1 - answer_prefix_len : -1],
+            mtp,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         loop = LoopDetector() if sampling.stop_repeats else None

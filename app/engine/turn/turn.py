@@ -8,17 +8,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from app.engine.backend import memory
 from app.engine.cache.positions import Positions
+from app.engine.cache.prefill import observed_steps
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import ModelPair
+from app.engine.model.mtp import MTPProposals, head_of
 from app.engine.model.prompt import Prompt
+from app.engine.model.speculation import DRAFTED, PREDICTED
 from app.engine.model.text_encoder import ENCODER_BYTES, multilingual_encoder
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
@@ -94,6 +99,7 @@ class Turn:
         self._recall_refusal: Reason | None = None
         """Why nothing can be recalled while the answer is written, if it should be."""
         self._recalled_mid_answer = 0
+        self._mtp: MTPProposals | None = None
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
         """Where prefill starts when the turn continues an answer whose prompt is cached."""
@@ -168,7 +174,8 @@ class Turn:
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
-        self._read(prompt, plan)
+        with observed_steps(partial(self._observe_step, prompt)):
+            self._read(prompt, plan)
         self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
@@ -186,6 +193,7 @@ class Turn:
             self._pair.target.gate,
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
+            self._mtp_proposals(prompt),
         )
         if self._pair.target.lost is not None:
             return ended
@@ -289,8 +297,27 @@ class Turn:
             return None
         if prompt.for_draft is not None or not DraftProposals.is_possible(prefix, prompt.ids):
             return None
-        target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
+        share = draft.info.weight_bytes / max(target.info.weight_bytes, 1)
+        target.gate.guess_draft_cost(DRAFTED, share)
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
+
+    def _mtp_proposals(self, prompt: Prompt) -> MTPProposals | None:
+        """Speculative tokens from the target's MTP head; None if it has none."""
+        target = self._pair.target
+        head = head_of(target.model)
+        if self._mtp is None and head is not None and self._ask.sampling.speculate:
+            self._mtp = MTPProposals(target.model, head, prompt.ids)
+            target.gate.guess_draft_cost(PREDICTED, self._mtp.cost_guess)
+        return self._mtp
+
+    def _observe_step(
+        self, prompt: Prompt, model: Any, positions: Positions
+    ) -> Callable[[mx.array], None] | None:
+        """A `StepObserver`: the MTP head reads the end of the prompt."""
+        if model is not self._pair.target.model:
+            return None
+        mtp = self._mtp_proposals(prompt)
+        return None if mtp is None else mtp.observe(positions)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """If the pair only quotes: the prompt with the quoted passages pinned, and the

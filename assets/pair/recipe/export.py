@@ -12,20 +12,24 @@ import shutil
 from pathlib import Path
 
 import torch
+from hybrid import Hybrid, build, published
 from model import SHAPES
 from safetensors.torch import save_file
 from tokenizer import END_OF_TEXT, TURN_END
 from tokenizers import Tokenizer
 
 
-def export(name: str, tokenizer: Path, checkpoint: Path, out: Path) -> None:
-    """Config, float32 weights, tokenizer and chat template, replacing `out` in one step."""
+def export(name: str, tokenizer: Path, checkpoint: Path, out: Path, dtype: str) -> None:
+    """Config, weights, tokenizer and chat template, replacing `out` in one step."""
     temporary, old = out.with_name(out.name + ".part"), out.with_name(out.name + ".old")
     for folder in (temporary, old):
         shutil.rmtree(folder, ignore_errors=True)
     temporary.mkdir(parents=True)
-    weights = torch.load(checkpoint)["model"]
-    tensors = {key: value.float().contiguous() for key, value in weights.items()}
+    weights, model = torch.load(checkpoint)["model"], build(name)
+    if isinstance(model, Hybrid):
+        weights = published(weights)
+    kind = getattr(torch, dtype)
+    tensors = {key: value.to(kind).contiguous() for key, value in weights.items()}
     save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(tokenizer / file, temporary / file)
@@ -33,7 +37,7 @@ def export(name: str, tokenizer: Path, checkpoint: Path, out: Path) -> None:
     stops = {"eos_token_id": [ids(TURN_END), ids(END_OF_TEXT)], "pad_token_id": ids(END_OF_TEXT)}
     (temporary / "model.safetensors").chmod(0o644)
     configs = {
-        "config.json": SHAPES[name].config() | {"eos_token_id": ids(TURN_END)},
+        "config.json": model.shape.config() | {"torch_dtype": dtype, "eos_token_id": ids(TURN_END)},
         "generation_config.json": stops,
     }
     for file, content in configs.items():
@@ -47,12 +51,13 @@ def export(name: str, tokenizer: Path, checkpoint: Path, out: Path) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(SHAPES))
+    parser.add_argument("model", choices=(*SHAPES, "hybrid"))
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     a = parser.parse_args()
-    export(a.model, a.tokenizer, a.checkpoint, a.out)
+    export(a.model, a.tokenizer, a.checkpoint, a.out, a.dtype)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ class Shape:
             "hidden_act": "silu",
             "attention_bias": False,
             "tie_word_embeddings": True,
-            "torch_dtype": "float32",
         }
 
 
@@ -165,12 +164,16 @@ class Model(nn.Module):
                 scale = deep if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
                 nn.init.normal_(parameter, std=std * scale)
 
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine, (B, 1, T, rotary pairs), of these positions (B, T)."""
+        half = self.shape.head_dim // 2
+        powers = torch.arange(half, dtype=torch.float32, device=positions.device) / half
+        angles = positions[:, None, :, None].float() * self.shape.rope_theta**-powers
+        return angles.cos(), angles.sin()
+
     def hidden(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Last hidden states (B, T, hidden) of ids (B, T) at these positions (B, T)."""
-        half = self.shape.head_dim // 2
-        powers = torch.arange(half, dtype=torch.float32, device=ids.device) / half
-        angles = positions[:, None, :, None].float() * self.shape.rope_theta**-powers
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = self.angles(positions)
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, cos, sin)

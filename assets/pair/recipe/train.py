@@ -1,4 +1,4 @@
-"""Trains one of the two models for one phase; phases follow each other with --start.
+"""Trains one of the models for one phase; phases follow each other with --start.
 
 Example: `python train.py target --tokenizer T --out OUT --length 256 --million 5 --seed 1`.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from corpus import LICENCES, training_texts
 from data import Mix, Rows
+from hybrid import Hybrid, build
 from model import SHAPES, Model, prime
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -46,7 +47,7 @@ class Stream(IterableDataset[Batch]):
             yield tuple(torch.from_numpy(part) for part in next(rng.choice(sources)))
 
 
-def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
+def optimisers(model: Model | Hybrid, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, Adam for embeddings and norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
@@ -56,20 +57,33 @@ def optimisers(model: Model, rate: float) -> list[torch.optim.Optimizer]:
     return [muon, torch.optim.Adam(rest, lr=rate, betas=(0.9, 0.95))]
 
 
-def loss_of(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weighted loss, and the share of answer tokens that were predicted correctly."""
-    ids, positions, weights, alternatives = batch
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.hidden(ids[:, :-1], positions[:, :-1])
-        weighted = weights[:, 1:] > 0
-        logits = model.logits(hidden[weighted]).float()
-    weight = weights[:, 1:][weighted]
-    targets = torch.cat((ids[:, 1:, None], alternatives[:, 1:]), 2)[weighted]
+def score(
+    model: Model | Hybrid, hidden: Tensor, ids: Tensor, weights: Tensor, alternatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weighted loss, and the share of answer tokens that are predicted correctly."""
+    weighted = weights > 0
+    logits = model.logits(hidden[weighted]).float()
+    weight = weights[weighted]
+    targets = torch.cat((ids[..., None], alternatives), 2)[weighted]
     scores = logits.gather(1, targets.clamp(min=0)).masked_fill(targets < 0, float("-inf"))
     losses = logits.logsumexp(1) - scores.logsumexp(1)
     answers = weight >= 1
     exact = (logits.argmax(1, keepdim=True) == targets).any(1)[answers].float().mean()
     return (losses * weight).sum() / weight.sum(), exact
+
+
+def loss_of(model: Model | Hybrid, batch: Batch, mtp: float = 0.0) -> tuple[Tensor, list[Tensor]]:
+    """The loss, with `mtp` times that of the MTP head, and the share of answer tokens that the
+    model, and its head, predict correctly."""
+    ids, positions, *loss = batch
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.hidden(ids[:, :-1], positions[:, :-1])
+        total, exact = score(model, hidden, ids[:, 1:], *(part[:, 1:] for part in loss))
+        if not mtp or isinstance(model, Model):
+            return total, [exact]
+        later = model.hidden_after_next(hidden[:, :-1], ids[:, 1:-1], positions[:, :-2])
+        missed, after_next = score(model, later, ids[:, 2:], *(part[:, 2:] for part in loss))
+    return total + mtp * missed, [exact, after_next]
 
 
 def reply_token(folder: Path) -> int:
@@ -78,7 +92,7 @@ def reply_token(folder: Path) -> int:
     return int(tokenizer.encode("assistant").ids[-1])
 
 
-def save(model: Model, optimizers: list[torch.optim.Optimizer], path: Path) -> None:
+def save(model: Model | Hybrid, optimizers: list[torch.optim.Optimizer], path: Path) -> None:
     """Writes the checkpoint to a temporary file and renames it."""
     temporary = path.with_suffix(".part")
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
@@ -89,7 +103,7 @@ def save(model: Model, optimizers: list[torch.optim.Optimizer], path: Path) -> N
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(SHAPES))
+    parser.add_argument("model", choices=(*SHAPES, "hybrid"))
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--licences", type=Path, default=LICENCES)
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
@@ -101,6 +115,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--million", type=float, default=5, help="tokens to train on, millions")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--last-rate", type=float, default=1.0, help="the last rate / --rate")
+    parser.add_argument("--mtp", type=float, default=0.3, help="the weight of the MTP head's loss")
     parser.add_argument("--warm-up", type=int, default=50)
     parser.add_argument("--real", type=float, default=0.5)
     parser.add_argument("--gapped", type=float, default=0.5)
@@ -118,11 +133,11 @@ def main() -> None:
     a = parse()
     torch.manual_seed(a.seed)
     torch.set_num_threads(a.threads)
-    model = Model(SHAPES[a.model])
-    if not a.start:
+    model = build(a.model)
+    if not a.start and isinstance(model, Model):
         prime(model, reply_token(a.tokenizer))
     torch._dynamo.config.recompile_limit = 64
-    for layer in model.model.layers:
+    for layer in (*model.model.layers, *(model.mtp.layers if isinstance(model, Hybrid) else ())):
         layer.forward = torch.compile(layer.forward, dynamic=False)
     optimizers = optimisers(model, a.rate)
     if a.start and a.start.is_dir():
@@ -143,7 +158,7 @@ def main() -> None:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-        loss, exact = loss_of(model, batch)
+        loss, exact = loss_of(model, batch, a.mtp)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -153,7 +168,8 @@ def main() -> None:
         if step % 20 == 0:
             print(
                 f"{now - started:6.0f} s  step {step:5d}  {seen / 1e6:6.2f} M  "
-                f"length {batch[0].shape[1] - 1:5d}  loss {loss.item():.4f}  exact {exact:.4f}",
+                f"length {batch[0].shape[1] - 1:5d}  loss {loss.item():.4f}  exact "
+                + " ".join(f"{share:.4f}" for share in exact),
                 flush=True,
             )
         if now - saved_at > SAVE_EVERY or done >= 1:
