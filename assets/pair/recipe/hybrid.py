@@ -16,7 +16,7 @@ from model import SHAPES, Decoder, LanguageModel, Mlp, Model, Norm, Shape, atten
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CHUNK = 32  # tokens of the delta rule that are computed at once
+CHUNK, GPU_CHUNK = 32, 64  # tokens of the delta rule that are computed at once
 L2_EPS = 1e-6
 SLOWEST, FASTEST = 1e-3, 0.5  # how much of a head's state decays with a token, at first
 
@@ -76,14 +76,15 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> 
     share of a key's old value that is replaced.
     """
     rows, heads, length, _ = q.shape
-    padding = -length % CHUNK
+    chunk = CHUNK if q.device.type == "cpu" else GPU_CHUNK
+    padding = -length % chunk
     if padding:
         q, k, v = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
         decay, beta = F.pad(decay, (0, padding)), F.pad(beta, (0, padding))
-    q, k, v = (x.reshape(rows, heads, -1, CHUNK, x.shape[-1]) for x in (q, k, v))
-    total = decay.reshape(rows, heads, -1, CHUNK).cumsum(-1)
-    beta = beta.reshape(rows, heads, -1, CHUNK, 1)
-    causal = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
+    q, k, v = (x.reshape(rows, heads, -1, chunk, x.shape[-1]) for x in (q, k, v))
+    total = decay.reshape(rows, heads, -1, chunk).cumsum(-1)
+    beta = beta.reshape(rows, heads, -1, chunk, 1)
+    causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     between = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, float("-inf")).exp()
     since = total.exp()[..., None]
     until = (total[..., -1:] - total).exp()[..., None]
