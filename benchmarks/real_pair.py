@@ -534,7 +534,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     say("--target", default=TARGET, metavar="T", help="the model (default %(default)s)")
     say(
         "--drafts",
-        type=lambda text: parse_list(text, str),
+        type=partial(parse_list, parse=str),
         default=(BUILT_IN, SMALLER),
         metavar="D,D",
         help="drafts, such as built-in,local/…",
@@ -542,7 +542,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     say(
         "--length",
         dest="lengths",
-        type=lambda text: parse_list(text, parse_prompt_length),
+        type=partial(parse_list, parse=parse_prompt_length),
         default=(1024, 2048, 4096, 8192, 16384),
         metavar="N,N",
         help="prompt tokens",
@@ -550,7 +550,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     say(
         "--keep",
         dest="keeps",
-        type=lambda text: parse_list(text, parse_fraction),
+        type=partial(parse_list, parse=parse_fraction),
         default=(0.05, 0.1, 0.2, 0.3, 0.5),
         metavar="K,K",
         help="fractions of the prompt to read",

@@ -164,13 +164,18 @@ def _cell_order(cell: ResultCell | SparseCell) -> tuple[Any, ...]:
     )
 
 
+def _mean_read(records: Iterable[Record]) -> float:
+    """Mean share that was read, of the turns that did not fail; 0 without any."""
+    read = [record.read_fraction for record in records if not record.failed]
+    return fmean(read) if read else 0.0
+
+
 def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
     suite, case, length, scoring, keep = key
     n = len(pairs)
     right = sum(sparse.right for _, sparse in pairs)
     dense_right = sum(dense.right for dense, _ in pairs)
     ratios = [d.ttft / s.ttft for d, s in pairs if d.ttft > 0 and s.ttft > 0]
-    read = [sparse.read_fraction for _, sparse in pairs if not sparse.failed]
     differing = sum(d.tokens != s.tokens for d, s in pairs)
     return ResultCell(
         suite=suite,
@@ -185,7 +190,7 @@ def _cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> ResultCell:
         dense_right=dense_right,
         regressions=sum(dense.right and not sparse.right for dense, sparse in pairs),
         repairs=sum(sparse.right and not dense.right for dense, sparse in pairs),
-        read_fraction=fmean(read) if read else 0.0,
+        read_fraction=_mean_read(sparse for _, sparse in pairs),
         ttft_ratio=median(ratios) if ratios else None,
         fell_back=sum(sparse.reading == Reading.DENSE for _, sparse in pairs),
         failed=sum(sparse.failed is not None for _, sparse in pairs),
@@ -215,7 +220,7 @@ def _sparse_cell(
         n=n,
         right=right,
         accuracy=wilson(right, n),
-        read_fraction=fmean(record.read_fraction for record in answered) if answered else 0.0,
+        read_fraction=_mean_read(records),
         ttft=median(record.ttft for record in answered) if answered else None,
         fell_back=sum(record.reading == Reading.DENSE for record in records),
         failed=n - len(answered),
@@ -389,7 +394,6 @@ def _answer_cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> AnswerCell:
     n, right_in_full = len(pairs), sum(dense.right for dense, _ in pairs)
     right = sum(here.right for _, here in pairs)
     kept = sum(dense.right and here.right for dense, here in pairs)
-    read = [here.read_fraction for _, here in pairs if not here.failed]
     return AnswerCell(
         kind=suite.removeprefix(f"{ANSWER}-") or ALL_KINDS,
         length=length,
@@ -401,7 +405,7 @@ def _answer_cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> AnswerCell:
         accuracy=wilson(right, n),
         kept=wilson(kept, right_in_full),
         gained=right - kept,
-        read_fraction=fmean(read) if read else 0.0,
+        read_fraction=_mean_read(here for _, here in pairs),
         in_full=sum(here.reading == Reading.DENSE for _, here in pairs),
         flagged=sum(here.guard is not None for _, here in pairs),
     )

@@ -25,7 +25,7 @@ def export(name: str, tokenizer: Path, checkpoint: Path, out: Path, dtype: str) 
     for folder in (temporary, old):
         shutil.rmtree(folder, ignore_errors=True)
     temporary.mkdir(parents=True)
-    weights, model = torch.load(checkpoint)["model"], build(name)
+    weights, model = torch.load(checkpoint, map_location="cpu")["model"], build(name)
     if isinstance(model, Hybrid):
         weights = published(weights)
     kind = getattr(torch, dtype)

@@ -12,11 +12,11 @@ import math
 from dataclasses import asdict, dataclass
 
 import torch
-from model import SHAPES, Mlp, Model, Norm, Shape, attend, rotate
+from model import SHAPES, Decoder, LanguageModel, Mlp, Model, Norm, Shape, attend, rotate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CHUNK = 32  # tokens of the delta rule that are computed at once
+CHUNK, GPU_CHUNK = 32, 64  # tokens of the delta rule that are computed at once
 L2_EPS = 1e-6
 SLOWEST, FASTEST = 1e-3, 0.5  # how much of a head's state decays with a token, at first
 
@@ -76,14 +76,15 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> 
     share of a key's old value that is replaced.
     """
     rows, heads, length, _ = q.shape
-    padding = -length % CHUNK
+    chunk = CHUNK if q.device.type == "cpu" else GPU_CHUNK
+    padding = -length % chunk
     if padding:
         q, k, v = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
         decay, beta = F.pad(decay, (0, padding)), F.pad(beta, (0, padding))
-    q, k, v = (x.reshape(rows, heads, -1, CHUNK, x.shape[-1]) for x in (q, k, v))
-    total = decay.reshape(rows, heads, -1, CHUNK).cumsum(-1)
-    beta = beta.reshape(rows, heads, -1, CHUNK, 1)
-    causal = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).tril()
+    q, k, v = (x.reshape(rows, heads, -1, chunk, x.shape[-1]) for x in (q, k, v))
+    total = decay.reshape(rows, heads, -1, chunk).cumsum(-1)
+    beta = beta.reshape(rows, heads, -1, chunk, 1)
+    causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     between = (total[..., :, None] - total[..., None, :]).masked_fill(~causal, float("-inf")).exp()
     since = total.exp()[..., None]
     until = (total[..., -1:] - total).exp()[..., None]
@@ -233,57 +234,20 @@ class MtpHead(nn.Module):
         return out
 
 
-class HybridDecoder(nn.Module):
-    """Embeddings, blocks and the last norm."""
+class Hybrid(LanguageModel):
+    """Qwen3.5 with an MTP head."""
 
     def __init__(self, shape: HybridShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(
-            HybridBlock(shape, shape.is_attention(i)) for i in range(shape.num_hidden_layers)
-        )
-        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
-
-
-class Hybrid(nn.Module):
-    """Qwen3.5 with tied embeddings and an MTP head."""
-
-    def __init__(self, shape: HybridShape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.model, self.mtp = HybridDecoder(shape), MtpHead(shape)
-        deep = (2 * shape.num_hidden_layers) ** -0.5
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                std = 0.02 if "embed" in name else parameter.shape[1] ** -0.5
-                last = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
-                nn.init.normal_(parameter, std=std * (deep if last else 1.0))
-
-    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine, (B, 1, T, rotary pairs), of these positions (B, T)."""
-        half = self.shape.rotary_dim // 2
-        powers = torch.arange(half, dtype=torch.float32, device=positions.device) / half
-        angles = positions[:, None, :, None].float() * self.shape.rope_theta**-powers
-        return angles.cos(), angles.sin()
-
-    def hidden(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states (B, T, hidden) of ids (B, T) at these positions (B, T)."""
-        cos, sin = self.angles(positions)
-        x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x, cos, sin)
-        out: Tensor = self.model.norm(x)
-        return out
+        blocks = (HybridBlock(shape, shape.is_attention(i)) for i in range(shape.num_hidden_layers))
+        super().__init__(shape, Decoder(shape, blocks), shape.rotary_dim)
+        self.mtp = MtpHead(shape)
+        self.initialise()
 
     def hidden_after_next(self, hidden: Tensor, following: Tensor, positions: Tensor) -> Tensor:
         """States (B, T, hidden) for the token after `following` (B, T), the next tokens' ids."""
         embedded = self.model.embed_tokens(following)
         out: Tensor = self.mtp(hidden, embedded, *self.angles(positions))
         return out
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary."""
-        return F.linear(hidden, self.model.embed_tokens.weight)
 
 
 def published(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -74,7 +75,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Compiled, this takes a third of the time of PyTorch's own on a CPU in bfloat16, up to 2,048.
     """
     length, out = q.shape[2], []
-    if length > 2048:
+    if length > 2048 or q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     for start in range(0, length, PIECE):
         end = min(length, start + PIECE)
@@ -143,30 +144,34 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Embeddings, blocks and the last norm."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.num_hidden_layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
 
 
-class Model(nn.Module):
-    """Qwen3 with tied embeddings."""
+class LanguageModel(nn.Module):
+    """A decoder with tied embeddings. Its attention turns `rotary_dim` of each head's dimensions by
+    the token's position."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, decoder: Decoder, rotary_dim: int) -> None:
         super().__init__()
-        self.shape = shape
-        self.model = Decoder(shape)
-        deep = (2 * shape.num_hidden_layers) ** -0.5
+        self.shape, self.rotary_dim = shape, rotary_dim
+        self.model = decoder
+
+    def initialise(self) -> None:
+        """Draw new matrices."""
+        deep = (2 * self.shape.num_hidden_layers) ** -0.5
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 std = 0.02 if "embed" in name else parameter.shape[1] ** -0.5
-                scale = deep if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
-                nn.init.normal_(parameter, std=std * scale)
+                last = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=std * (deep if last else 1.0))
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine, (B, 1, T, rotary pairs), of these positions (B, T)."""
-        half = self.shape.head_dim // 2
+        half = self.rotary_dim // 2
         powers = torch.arange(half, dtype=torch.float32, device=positions.device) / half
         angles = positions[:, None, :, None].float() * self.shape.rope_theta**-powers
         return angles.cos(), angles.sin()
@@ -183,6 +188,15 @@ class Model(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary."""
         return F.linear(hidden, self.model.embed_tokens.weight)
+
+
+class Model(LanguageModel):
+    """Qwen3."""
+
+    def __init__(self, shape: Shape) -> None:
+        blocks = (Block(shape) for _ in range(shape.num_hidden_layers))
+        super().__init__(shape, Decoder(shape, blocks), shape.head_dim)
+        self.initialise()
 
 
 def at_offset(shape: Shape, offset: float, pairs: range) -> tuple[Tensor, Tensor]:

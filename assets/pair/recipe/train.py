@@ -21,21 +21,22 @@ from model import SHAPES, Model, prime
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 Batch = tuple[Tensor, ...]
 SAVE_EVERY = 150.0
 
 
 class Stream(IterableDataset[Batch]):
-    """Batches of one mix of lengths, made in a worker process; rows shrink as lengths grow."""
+    """Batches of one mix of lengths, made in worker processes; rows shrink as lengths grow."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
 
     def __iter__(self) -> Iterator[Batch]:
         a = self.arguments
-        rng = random.Random(a.seed)
+        worker = get_worker_info()
+        rng = random.Random(a.seed + 1000 * (worker.id if worker else 0))
         tokenizer = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
         texts = training_texts(a.licences)
         sources = []
@@ -76,7 +77,7 @@ def loss_of(model: Model | Hybrid, batch: Batch, mtp: float = 0.0) -> tuple[Tens
     """The loss, with `mtp` times that of the MTP head, and the share of answer tokens that the
     model, and its head, predict correctly."""
     ids, positions, *loss = batch
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(ids.device.type, torch.bfloat16):
         hidden = model.hidden(ids[:, :-1], positions[:, :-1])
         total, exact = score(model, hidden, ids[:, 1:], *(part[:, 1:] for part in loss))
         if not mtp or isinstance(model, Model):
@@ -113,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--length", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=8192, help="tokens in a batch")
     parser.add_argument("--million", type=float, default=5, help="tokens to train on, millions")
+    parser.add_argument("--seconds", type=float, help="train for this time, not on --million")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--last-rate", type=float, default=1.0, help="the last rate / --rate")
     parser.add_argument("--mtp", type=float, default=0.3, help="the weight of the MTP head's loss")
@@ -125,34 +127,40 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="processes that make batches")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Trains on the given number of tokens; prints a line every 20 steps."""
+    """Trains on the given number of tokens, or for a time; prints a line every 20 steps."""
     a = parse()
     torch.manual_seed(a.seed)
     torch.set_num_threads(a.threads)
     model = build(a.model)
     if not a.start and isinstance(model, Model):
         prime(model, reply_token(a.tokenizer))
+    model.to(a.device)
     torch._dynamo.config.recompile_limit = 64
-    for layer in (*model.model.layers, *(model.mtp.layers if isinstance(model, Hybrid) else ())):
+    layers = (*model.model.layers, *(model.mtp.layers if isinstance(model, Hybrid) else ()))
+    for layer in layers if a.device == "cpu" else ():
         layer.forward = torch.compile(layer.forward, dynamic=False)
     optimizers = optimisers(model, a.rate)
     if a.start and a.start.is_dir():
         model.load_state_dict(load_file(a.start / "model.safetensors"))
     elif a.start:
-        state = torch.load(a.start)
+        state = torch.load(a.start, map_location=a.device)
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(saved)
     started = saved_at = time.monotonic()
     seen = 0
-    loader = DataLoader(Stream(a), batch_size=None, num_workers=1, prefetch_factor=4)
+    loader = DataLoader(Stream(a), batch_size=None, num_workers=a.workers, prefetch_factor=4)
     for step, batch in enumerate(loader):
+        batch = tuple(part.to(a.device) for part in batch)
         now = time.monotonic()
-        done = min(1.0, seen / (1e6 * a.million))
+        done = (now - started) / a.seconds if a.seconds else seen / (1e6 * a.million)
+        done = min(1.0, done)
         rate = a.rate * min(1.0, (step + 1) / a.warm_up)
         rate *= a.last_rate + (1 - a.last_rate) * (1 + math.cos(math.pi * done)) / 2
         for optimizer in optimizers:

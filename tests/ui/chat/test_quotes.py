@@ -52,7 +52,8 @@ async def test_a_quotation_has_its_own_heading_and_is_explained_once(
         assert "◆ Answer" not in screen_text(pilot)
         await pilot.press(*"more", "enter")
         await until(pilot, lambda: screen_text(pilot).count("◆ Demo model") == 2)
-        assert screen_text(pilot).count(ONLY_QUOTES[:40]) == 1
+        await until_gone(pilot, "Esc stop")
+        await until(pilot, lambda: screen_text(pilot).count(ONLY_QUOTES[:40]) == 1)
         (first, _) = app.chat.open_chats.shown.conversation.turns
         app.chat.transcript.view(first.number).answer.action_run("copy")  # type: ignore[union-attr]
         await pilot.pause()
