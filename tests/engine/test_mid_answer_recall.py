@@ -52,7 +52,7 @@ from tests.engine.test_turns import (
     pair,
 )
 from tests.engine.test_turns import conversation as conversation_of
-from tests.tiny import HYBRID, PURE, RECURRENT, VOCABULARY, build
+from tests.tiny import PURE, RECURRENT, VOCABULARY, build
 
 TOLERANCE = 1e-4
 WRITTEN, AFTER = 40, 6
@@ -201,17 +201,6 @@ def test_mid_answer_recall_in_a_quantised_cache_equals_the_oracle(
     without = difference(row, expected(model, [], kept)[after])
     assert found < tolerance < unrounded / 10
     assert without > 10 * unrounded
-
-
-@pytest.mark.parametrize("name", HYBRID)
-def test_models_with_recurrent_layers_recall_only_by_reading_aside(
-    name: str, models: dict[str, Any]
-) -> None:
-    prompt, _ = text()
-    chat = Chat(models[name])
-    chat.read(prompt, FIRST)
-    assert not MidAnswerRecall.is_possible(chat.conversation.target)
-    assert MidAnswerRecall.is_possible(chat.conversation.target, aside=True)
 
 
 def test_only_a_rare_match_in_a_skipped_chunk_triggers_recall(models: dict[str, Any]) -> None:

@@ -443,7 +443,6 @@ class Pool:
         self.pool.start_from_longest(question, prompt, self.clock)
         chat = Chat(self.model)
         chat.models, chat.conversation = self.pair, cache
-        chat.read_aside = len(self.done) % 2 == 0
         needed = tuple(self.random.sample(range((DOCUMENT[1] - DOCUMENT[0]) // CHUNK), 6))
         logits = chat.read(prompt, None if mode is Mode.FULL else needed)
         if mode is Mode.FULL:

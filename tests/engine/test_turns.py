@@ -137,19 +137,13 @@ class Chat:
         self.costs = UNKNOWN_COSTS
         self.auto_keep = False
         """Whether to use automatic keep."""
-        self.read_aside = False
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt. `needed` None: dense reading."""
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        tuning = Tuning(
-            chunk=CHUNK,
-            neighbours=0.0,
-            recall_share=float(keep > 0),
-            read_aside=self.read_aside,
-        )
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=float(keep > 0))
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
@@ -291,15 +285,21 @@ def asides() -> Iterator[Asides]:
 
 
 class AsideChat(Chat):
-    """A chat that reads aside, after a first question and its answer."""
+    """A first question and its answer, whose recurrent layers may then read chunks aside."""
 
     def __init__(self, model: Any, asides: Asides, chunks: tuple[int, ...] = FIRST) -> None:
         super().__init__(model)
         self.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
-        self.read_aside, self.asides = True, asides
+        self.asides = asides
         self.first, self.answer, self.second = conversation()
         self.read(self.first, chunks)
         self.write(self.first, self.answer)
+
+    def read_on(self, *chunks: int) -> None:
+        """Read these chunks aside, as an answer does that needs them."""
+        positions = self.target.uncached(positions_of(*chunks))
+        step = StepSize(16, backend=BACKENDS["cpu"])
+        self.target.prefill_at(self.model, self.target.ids, positions, step, lambda done: None)
 
     @property
     def target(self) -> PrefixCache:
@@ -326,23 +326,6 @@ def edited(prompt: Prompt) -> Prompt:
     ids = prompt.ids.copy()
     ids[-QUESTION:] = ids[-QUESTION:][::-1].copy()
     return Prompt(ids, prompt.segments, {})
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_reading_aside_costs_only_the_recalled_chunks_and_the_question(
-    name: str, models: dict[str, Any], asides: Asides
-) -> None:
-    chat = AsideChat(models.get(name) or build(name), asides)
-    before = len(chat.first.ids) - (DOCUMENT[1] - DOCUMENT[0]) + len(FIRST) * CHUNK + ANSWER
-    points = [point.position for point in chat.target.checkpoints]
-    logits = chat.read(chat.second, LATER)
-    assert chat.is_exact(logits, 1, 10, 15)
-    assert chat.reader.reused_tokens == before
-    assert chat.reader.recalled_tokens == 3 * CHUNK
-    runs = [each for each in chat.reads() if each.aside is not None]
-    assert len(runs) > 1
-    for positions, start in runs:
-        assert start == max(point for point in points if point <= positions[0])
 
 
 def states(prefix: PrefixCache) -> list[mx.array]:
@@ -391,28 +374,32 @@ def test_recurrent_layers_return_to_their_states_however_reading_aside_ends(
     assert done == {"done": 24, "failed": 0}.get(end, done)
     if end != "failed":
         assert done >= CHUNK
-        assert chat.is_exact(chat.read(chat.second, LATER), 1, 10, 15)
+        chat.read_on(1, 10, 15)
+        assert chat.is_exact(chat.read(chat.second, (1, 10)), 1, 10, 15)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_an_edited_question_keeps_the_chunks_that_were_read_aside_before_it(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
-    """The edit needs further chunks, which are read after them."""
     chat = AsideChat(models.get(name) or build(name), asides)
-    chat.read(chat.second, (3, 10))
-    logits = chat.read(edited(chat.second), (1, 6))
-    assert chat.is_exact(logits, 10, 1, 6)
-    assert chat.reader.recalled_tokens == 2 * CHUNK
+    chat.read(chat.second, FIRST)
+    chat.read_on(10)
+    chat.read_on(1, 6)
+    assert chat.is_exact(chat.read(edited(chat.second), ()), 10, 1, 6)
+    assert chat.reader.recalled_tokens == 0
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_a_repeated_question_at_a_higher_keep_reads_aside(
+def test_recall_after_reading_aside_drops_what_follows_it(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
+    """What was read aside before the recalled chunk stays."""
     chat = AsideChat(models[name], asides)
-    chat.read(chat.second, (3, 10))
-    assert chat.is_exact(chat.read(chat.second, (*FIRST, 10, 6)), 10, 6)
+    chat.read_on(1, 15)
+    logits = chat.read(chat.second, (10,))
+    assert chat.is_exact(logits, 1)
+    assert chat.target.cached[positions_of(1, 10)].all()
 
 
 @pytest.mark.parametrize("name", HYBRID)
@@ -421,7 +408,7 @@ def test_going_back_keeps_what_was_read_aside_before_the_checkpoint(
 ) -> None:
     """The states of a checkpoint are the same whatever is read aside afterwards."""
     chat = AsideChat(models[name], asides)
-    chat.read(chat.second, LATER)
+    chat.read_on(1, 10, 15)
     twin = chat.target.fork(DOCUMENT[1])
     assert len(twin) == DOCUMENT[1]
     assert find_mismatch(twin) is None
@@ -438,13 +425,12 @@ def test_another_conversation_starts_from_rows_that_were_read_aside(
     """They depend only on the tokens before them."""
     monkeypatch.setattr("app.engine.memory.prefix_sharing.MIN_SHARED", 1)
     chat, other = AsideChat(models[name], asides), AsideChat(models[name], asides)
-    chat.read(chat.second, LATER)
+    chat.read_on(1, 10, 15)
     sharing = PrefixSharing(OrderedDict(chat=chat.conversation, other=other.conversation))
     other.conversation.target.clear()
     prompt = edited(chat.first)
     sharing.start_from_longest(other.conversation, prompt, dense=False)
-    logits = other.read(prompt, (1, 6))
-    assert other.is_exact(logits, 1, 10, 15, 6)
+    assert other.is_exact(other.read(prompt, (1, 10)), 1, 10, 15)
     assert other.reader.reused_tokens == DOCUMENT[0] + 6 * CHUNK
 
 
@@ -454,7 +440,7 @@ def test_full_after_reading_aside_equals_one_dense_pass(
 ) -> None:
     """Also if what was read aside follows the tokens that were read without a gap."""
     chat = AsideChat(models[name], asides, (0, 3, 11))
-    chat.read(chat.second, (1, 5))
+    chat.read_on(1, 5)
     assert chat.target.dense_prefix_len == DOCUMENT[0] + CHUNK
     logits = chat.read(chat.second, None)
     assert difference(logits, dense_logits(models[name], chat.second.ids)) < TOLERANCE
@@ -466,9 +452,10 @@ def test_full_after_reading_aside_equals_one_dense_pass(
 def test_a_snapshot_after_reading_aside_continues_like_the_cache_in_memory(
     name: str, models: dict[str, Any], asides: Asides, tmp_path: Path
 ) -> None:
-    """The rest is also read aside. A snapshot keeps only the checkpoints around the document."""
+    """A snapshot keeps only the checkpoints around the document."""
     chat, again = AsideChat(models[name], asides), AsideChat(models[name], asides)
-    chat.read(chat.second, LATER)
+    chat.read(chat.second, FIRST)
+    chat.read_on(1, 10, 15)
     snapshots = Snapshots(tmp_path, 1 << 30, {"target": "tiny"})
     for _ in snapshots.save("c", chat.conversation):
         pass
@@ -476,9 +463,9 @@ def test_a_snapshot_after_reading_aside_continues_like_the_cache_in_memory(
     points = [point.position for point in again.target.checkpoints]
     chat.target.checkpoints = [p for p in chat.target.checkpoints if p.position in points]
     prompt = edited(chat.second)
-    logits = chat.read(prompt, (6,))
-    assert chat.is_exact(logits, 1, 10, 15, 6)
-    assert difference(again.read(prompt, (6,)), logits) == 0
+    logits = chat.read(prompt, ())
+    assert chat.is_exact(logits, 1, 10, 15)
+    assert difference(again.read(prompt, ()), logits) == 0
     assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
 
 

@@ -98,7 +98,7 @@ class PromptReader:
             self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
             missing = target.uncached(selected)
         elif len(missing) and missing[0] < start:
-            if target.can_insert_at(int(missing[0]), tuning.read_aside):
+            if target.can_insert_at(int(missing[0])):
                 # The question must attend to recalled tokens, so it is read again.
                 start = target.rewind(prompt.question_start)
                 # Tokens right after a recalled chunk are read again, too: they were read without
@@ -121,7 +121,7 @@ class PromptReader:
         target = self._target
         if self._costs.target is None or not len(missing) or (first := int(missing[0])) >= start:
             return False
-        if target.can_insert_at(first, self._ask.tuning.read_aside):
+        if target.can_insert_at(first):
             dropped = len(target.stale_runs(missing, self._ask.tuning.chunk))
             dropped += int(target.cached[prompt.question_start :].sum())
         else:

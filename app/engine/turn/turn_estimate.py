@@ -227,7 +227,7 @@ class TurnEstimate:
         new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
         question = int(cached[prompt.question_start :].sum())
         lost = question if target.is_recurrent else None
-        if recalled and not target.can_insert_at(int(np.argmin(cached)), tuning.read_aside):
+        if recalled and not target.can_insert_at(int(np.argmin(cached))):
             # Chunks may be recalled anywhere: the first of n is after one of n + 1 equal parts.
             uncached = np.flatnonzero(~cached)
             chunks = -(-recalled // tuning.chunk)
