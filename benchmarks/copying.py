@@ -168,7 +168,7 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
     from app.engine.cache.prefix_cache import PrefixCache
     from app.engine.model.token_stream import CopyIndex, TokenStream
 
-    words = _words()
+    words, tokens = _words(), min(tokens, length // 2)
     written, prompt = words[:tokens], np.resize(words[tokens:], length)
     if what != "free text":
         written = prompt[length // 2 : length // 2 + tokens].copy()
