@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 HYBRID, TASKS, TASK_TOKENS = "hybrid", 6, 1024
 """The name of the folder of the test model with recurrent layers; tasks of each kind for it."""
+LONG_SENTENCE, AROUND = range(35, 70), 1500
+"""Words of a sentence to quote; characters of the text before and after it."""
 STEP = 512
 SIZES = (1, 2, 4, 8, 16)
 REPEATS = 12
@@ -59,9 +61,9 @@ def tasks(target: str) -> dict[str, list[Question]]:
         tokens = FolderTokens(Path(target)).count
         items = {
             suite: [make(SUITES[suite], index, TASK_TOKENS, 0, tokens) for index in range(TASKS)]
-            for suite in ("quote", "lookup", "track")
+            for suite in ("lookup", "track")
         }
-        return {
+        return {"quoting": list(islice(_long_quotations(), TASKS))} | {
             suite: [(item.document, item.question) for item in found]
             for suite, found in items.items()
         }
@@ -82,6 +84,16 @@ def tasks(target: str) -> dict[str, list[Question]]:
         "summarising": [(licence, "Summarise the text in a few sentences.")],
         "free text": [(licence, "Forget the text. Tell me a story about a lighthouse.")],
     }
+
+
+def _long_quotations() -> Iterator[Question]:
+    """Questions for a long sentence of the sample text, with the text around it."""
+    text = sample().text
+    for found in re.finditer(r"(?<=\.\s)[A-Z][^.:\"]*\.", text):
+        if len(words := found[0].split()) in LONG_SENTENCE:
+            around = text[max(found.start() - AROUND, 0) : found.end() + AROUND]
+            quoted = " ".join(words[:5])
+            yield Document("gpl-3.0.txt", around), f'Quote the sentence with "{quoted}" to its end.'
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
@@ -156,7 +168,7 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
     from app.engine.cache.prefix_cache import PrefixCache
     from app.engine.model.token_stream import CopyIndex, TokenStream
 
-    words = _words()
+    words, tokens = _words(), min(tokens, length // 2)
     written, prompt = words[:tokens], np.resize(words[tokens:], length)
     if what != "free text":
         written = prompt[length // 2 : length // 2 + tokens].copy()

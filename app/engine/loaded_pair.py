@@ -32,7 +32,6 @@ from app.protocol.events import (
     MemoryReport,
     Unloaded,
 )
-from app.protocol.options import DEFAULT_TUNING
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
@@ -81,7 +80,7 @@ class LoadedPair:
         package = blas.missing_package(target.step.backend.on_cpu)
         hint = None if package is None else Reason(ReasonCode.SLOW_BLAS, {"package": package})
         empty = ConversationCache(self.pair).target
-        rereads = not empty.can_insert_at(0, DEFAULT_TUNING.late_reading)
+        rereads = not empty.can_insert_at(0)
         self._emit(Loaded(target.info, draft, self.pair.dense_only, seconds, hint, rereads))
         if ignored := target.info.sampling.ignored:
             reason = Reason(ReasonCode.SAMPLING_IGNORED, {"names": list(ignored)})

@@ -75,16 +75,14 @@ class Tuning:
     later turn reads skipped tokens that it needs: at least `recall_share` of the keep ratio, and
     more if earlier turns read less. While an answer is written, up to `read_on` times keep is read
     in addition if the answer needs it (0: nothing). AUTO_KEEP reads chunks whose importance exceeds
-    the median by at least `keep_above` times the excess of the third highest. With `late_reading`,
-    recurrent layers read needed tokens after those that follow them in the text, instead of reading
-    these again. The other defaults were best in `docs/quality.md`."""
+    the median by at least `keep_above` times the excess of the third highest. The other defaults
+    were best in `docs/quality.md`."""
 
     chunk: int = 32
     neighbours: float = 0.5
     recall_share: float = 0.5
     read_on: float = 0.5
     keep_above: float = 0.3
-    late_reading: bool = False
 
 
 TemplateValues = tuple[tuple[str, str | int | float | bool], ...]

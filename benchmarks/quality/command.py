@@ -238,8 +238,6 @@ def _tuned(name: str, text: str, default: object) -> object:
     """Parse the value of a field of Tuning by the type of its default."""
     if isinstance(default, float):
         return parse_fraction(text, name)
-    if isinstance(default, bool):
-        return bool(whole(name, 0, 1)(text))
     return whole(name, 1 if name == "chunk" else 0, 999_999_999)(text)
 
 

@@ -1,23 +1,26 @@
 """The oracle: reference results that sparse prefill must equal.
 
 For pure attention, a dense forward over the whole prompt in which skipped tokens are masked. For
-hybrids, whose recurrent layers must not see skipped tokens, the selected tokens are fed one by one,
-each at its own position. For late reading, one pass over all tokens in the order of reading.
+hybrids, whose recurrent layers must not see skipped tokens, the tokens are fed one by one, each at
+its own position, in the order of reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 from numpy.typing import NDArray
 
 from app.engine.backend.device import CPU, GPU, Backend
-from app.engine.backend.mlx_patches import explicit_positions
+from app.engine.cache.caches import Cache, flatten
+from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import (
     StepSize,
     forward,
@@ -25,7 +28,7 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import Checkpoint, PrefixCache
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
@@ -114,33 +117,143 @@ def expected_logits(
 
 def _one_by_one(model: Any, ids: NDArray[np.int32], selected: NDArray[np.int32]) -> mx.array:
     decoded = np.arange(PROMPT, PROMPT + DECODED - 1, dtype=np.int32)
-    return one_by_one(model, ids, np.concatenate([selected, decoded]))[-DECODED:]
+    return one_by_one(model, ids, Read(np.concatenate([selected, decoded])))[-DECODED:]
 
 
-def one_by_one(model: Any, ids: NDArray[np.int32], order: NDArray[np.int32]) -> mx.array:
-    """Logits (n, vocabulary) after each of the tokens at these positions (n,) of `ids`, fed one at
-    a time in this order."""
+class Read(NamedTuple):
+    """Tokens that are read in this order. `aside`: recurrent layers start from their states after
+    the tokens below this position, and return to their latest states at the end."""
+
+    positions: Positions
+    aside: int | None = None
+
+
+class PlainCache:
+    """The keys and values of one attention layer, which is fed one token at a time, at position
+    `offset`. `window`: number of last positions that a token attends to; 0: all."""
+
+    def __init__(self, window: int) -> None:
+        self.offset, self._window = 0, window
+        self._positions: list[int] = []
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    def make_mask(self, N: int, **_: Any) -> None:
+        assert N == 1
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        self._positions.append(self.offset)
+        if self.keys is not None:
+            keys = mx.concatenate([self.keys, keys], axis=2)
+            values = mx.concatenate([self.values, values], axis=2)
+        self.keys, self.values = keys, values
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> list[mx.array]:
+        """Those that the last token attends to."""
+        distance = self.offset - np.array(self._positions)
+        seen = np.flatnonzero((distance >= 0) & (distance < (self._window or np.inf)))
+        return [each[..., mx.array(seen), :] for each in (self.keys, self.values)]
+
+
+def _plain(cache: Any) -> Any:
+    if isinstance(cache, CacheList):
+        return CacheList(*map(_plain, cache.caches))
+    if isinstance(cache, ArraysCache):
+        return cache
+    return PlainCache(getattr(cache, "max_size", None) or 0)
+
+
+def one_by_one(model: Any, ids: NDArray[np.int32], *reads: Read) -> mx.array:
+    """Logits (n, vocabulary) after each of the tokens of `ids` that are `read`, fed one at a
+    time."""
+    cache = [_plain(each) for each in make_prompt_cache(model)]
+    plain = [layer for layer in flatten(cache) if isinstance(layer, PlainCache)]
+
+    def feed(part: Positions) -> mx.array:
+        for layer in plain:
+            layer.offset = int(part[0])
+        return model(mx.array(ids[part])[None], cache=cache)[:, -1]
+
+    return _replay(cache, feed, 1, reads)
+
+
+def in_steps(model: Any, ids: NDArray[np.int32], *reads: Read) -> mx.array:
+    """The same in steps of up to `STEP` tokens, which rounds otherwise: logits after each step."""
     cache = make_positioned_cache(model)
+    return _replay(cache, lambda part: forward(model, cache, ids[part], part)[:, -1], STEP, reads)
+
+
+def _replay(
+    cache: Cache, feed: Callable[[Positions], mx.array], step: int, reads: Sequence[Read]
+) -> mx.array:
+    recurrent = [layer for layer in flatten(cache) if isinstance(layer, ArraysCache)]
+    states = {-1: [layer.cache for layer in recurrent]}
+    """By position, the states after each step that was not read aside."""
+    starts = [read.aside for read in reads if read.aside is not None]
     rows = []
-    for position in order:
-        token = slice(int(position), int(position) + 1)
-        rows.append(forward(model, cache, ids[token], np.array([position], np.int32))[:, -1])
-        mx.eval(rows[-1])
+
+    def put_back(position: int) -> None:
+        for layer, state in zip(recurrent, states[position], strict=True):
+            layer.cache = list(state)
+
+    for positions, aside in reads:
+        latest = next(reversed(states))
+        put_back(latest if aside is None else max(each for each in states if each < aside))
+        ends = {*range(0, len(positions), step), *np.searchsorted(positions, starts).tolist()}
+        for part in np.split(positions, sorted(ends - {0, len(positions)})):
+            rows.append(feed(part))
+            mx.eval(rows[-1])
+            if aside is None:
+                states[int(part[-1])] = [list(layer.cache) for layer in recurrent]
+        if aside is not None:
+            put_back(latest)
     return mx.concatenate(rows)
 
 
-def logits_in_order(model: Any, ids: NDArray[np.int32], order: NDArray[np.int32]) -> mx.array:
-    """The same in one pass without any cache. Attention sees the keys at lower positions."""
-    with keys_seen(order <= order[:, None]), explicit_positions(mx.array(order)):
-        logits: mx.array = model(mx.array(ids[order])[None])[0]
-        mx.eval(logits)
-    return logits
+Asides = dict[int, tuple[int, int]]
+"""By the number of each forward that read tokens aside: the number of its run, and the position of
+the checkpoint from which the run started."""
 
 
-def reading_order(prefix: PrefixCache) -> NDArray[np.int32]:
-    """Positions of the cached tokens in the order in which they were read."""
-    positions = np.flatnonzero(prefix.cached)
-    return positions[np.argsort(prefix.reads[positions], kind="stable")].astype(np.int32)
+@contextmanager
+def recorded_asides() -> Iterator[Asides]:
+    """Context manager: yields what was read aside in any cache since its start."""
+    found: Asides = {}
+    run = (0, 0)
+    set_states, mark_cached = PrefixCache._set_states, PrefixCache.mark_cached
+
+    def begin(prefix: PrefixCache, point: Checkpoint | None) -> None:
+        nonlocal run
+        run = (run[0] + 1, 0 if point is None else point.position)
+        set_states(prefix, point)
+
+    def record(
+        prefix: PrefixCache, ids: NDArray[np.int32], positions: Positions, read: int | None = None
+    ) -> None:
+        before = len(prefix)
+        mark_cached(prefix, ids, positions, read)
+        if prefix.is_recurrent and len(positions) and positions[0] < before:
+            found[int(prefix.reads[positions[0]])] = run
+
+    PrefixCache._set_states, PrefixCache.mark_cached = begin, record  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        PrefixCache._set_states, PrefixCache.mark_cached = set_states, mark_cached  # type: ignore[method-assign]
+
+
+def reads_of(prefix: PrefixCache, asides: Asides) -> list[Read]:
+    """How the cached tokens were read, in this order."""
+    positions = np.flatnonzero(prefix.cached).astype(np.int32)
+    order = positions[np.argsort(prefix.reads[positions], kind="stable")]
+    runs = groupby(order, lambda position: asides.get(int(prefix.reads[position])))
+    return [Read(np.array(list(part)), run and run[1]) for run, part in runs]
+
+
+def read_aside(reads: Iterable[Read]) -> list[int]:
+    """Positions of the tokens that were read aside, in the order of reading."""
+    return [int(p) for positions, aside in reads if aside is not None for p in positions]
 
 
 def difference(a: mx.array, b: mx.array) -> float:

@@ -35,8 +35,9 @@ from tests.engine.oracle import (
     KeysAndValues,
     difference,
     keys_seen,
-    logits_in_order,
-    reading_order,
+    one_by_one,
+    reads_of,
+    recorded_asides,
 )
 from tests.engine.test_kv_quantisation import wide as wide
 from tests.engine.test_token_stream import Always
@@ -51,7 +52,7 @@ from tests.engine.test_turns import (
     pair,
 )
 from tests.engine.test_turns import conversation as conversation_of
-from tests.tiny import HYBRID, PURE, RECURRENT, VOCABULARY, build
+from tests.tiny import PURE, RECURRENT, VOCABULARY, build
 
 TOLERANCE = 1e-4
 WRITTEN, AFTER = 40, 6
@@ -202,17 +203,6 @@ def test_mid_answer_recall_in_a_quantised_cache_equals_the_oracle(
     assert without > 10 * unrounded
 
 
-@pytest.mark.parametrize("name", HYBRID)
-def test_models_with_recurrent_layers_recall_only_with_late_reading(
-    name: str, models: dict[str, Any]
-) -> None:
-    prompt, _ = text()
-    chat = Chat(models[name])
-    chat.read(prompt, FIRST)
-    assert not MidAnswerRecall.is_possible(chat.conversation.target)
-    assert MidAnswerRecall.is_possible(chat.conversation.target, late=True)
-
-
 def test_only_a_rare_match_in_a_skipped_chunk_triggers_recall(models: dict[str, Any]) -> None:
     writing = Writing(models["llama"], budget=CHUNK)
     skipped, read = (int(chunk_positions(chunk)[0]) for chunk in (6, FIRST[1]))
@@ -355,17 +345,20 @@ def compare(seed: int, names: Sequence[str] = PURE, **options: Any) -> tuple[int
     name, ids = random.choice(names), conversation()[0].ids.copy()
     ids[slice(*DOCUMENT)] = rng.integers(0, ids.max(), DOCUMENT[1] - DOCUMENT[0])
     sampling = Sampling(max_tokens=LENGTH, speculate=False, seed=seed, **options)
-    plain, _, recalled, prefix = answer(name, ids, sampling)
+    plain, _, recalled, _ = answer(name, ids, sampling)
     for chunk in PLANTED:  # skipped chunks have no effect before they are recalled
         place = int(chunk_positions(chunk)[0]) + random.randint(0, 4)
         start = random.randint(0, LENGTH - PASSAGE)
         ids[place : place + PASSAGE] = plain[start : start + PASSAGE]
-        plain, _, recalled, prefix = answer(name, ids, sampling)
+        with recorded_asides() as asides:
+            plain, _, recalled, prefix = answer(name, ids, sampling)
     fast, copied, by_fast, _ = answer(name, ids, Sampling(max_tokens=LENGTH, seed=seed, **options))
     assert (fast, by_fast) == (plain, recalled), (seed, name)
     if names is RECURRENT:
-        order = reading_order(prefix)
-        expected = logits_in_order(model_of(name), prefix.ids, order)
+        reads = reads_of(prefix, asides)
+        assert any(read.aside is not None for read in reads) == bool(recalled)
+        expected = one_by_one(model_of(name), prefix.ids, *reads)
+        order = np.concatenate([read.positions for read in reads])
         before = np.flatnonzero(order >= len(ids) - 1)[:-1]
         assert np.argmax(np.array(expected)[before], axis=-1).tolist() == plain, (seed, name)
     return copied, len(recalled)
@@ -394,7 +387,8 @@ def test_speculation_does_not_change_answers_with_recall(options: dict[str, Any]
 
 
 def test_greedy_answers_of_hybrids_with_recall_equal_the_oracle() -> None:
-    """With and without speculation. The last token before a recall is read after it."""
+    """With and without speculation. Chunks are read aside; the last token before a recall is read
+    after it."""
     found = [compare(seed, RECURRENT) for seed in range(2)]
     assert all(recalls for _, recalls in found)
     assert any(copied for copied, _ in found)

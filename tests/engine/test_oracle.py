@@ -13,6 +13,8 @@ from mlx_lm.models.cache import ArraysCache
 
 from app.engine.backend import mlx_patches
 from app.engine.cache import caches, prefill
+from app.engine.cache.positions import Positions
+from app.engine.cache.prefix_cache import PrefixCache
 from tests.engine import oracle
 from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, SLIDING, WINDOW, build
 
@@ -79,27 +81,42 @@ def test_sparse_prefill_equals_the_oracle(name: str, backend: str, models: dict[
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_late_reading_equals_the_oracle(name: str, models: dict[str, Any]) -> None:
-    """The middle of the selected tokens is read after the others, in steps that also have later
-    tokens, and before those that are decoded."""
-    model, (ids, selected) = models.get(name) or build(name), oracle.prompt()
-    late = slice(10, 30)
-    order = np.concatenate([np.delete(selected, late)[:-5], selected[late], selected[-5:]])
-    cache = prefill.make_positioned_cache(model)
-    for part in np.split(order[:-1], [len(order) - 25]):
-        step = prefill.StepSize(oracle.STEP, backend=oracle.BACKENDS["cpu"])
-        prefill.prefill(model, cache, ids[part], part, step, lambda done: None)
+def test_reading_aside_equals_the_oracle(name: str, models: dict[str, Any]) -> None:
+    """One call reads three chunks aside, in several steps, and a question after all others: the
+    first chunk from the empty state, the second from the states of a checkpoint before tokens that
+    precede it, and the third from later ones."""
+    model, ids = models.get(name) or build(name), oracle.prompt()[0]
+    prefix = PrefixCache(lambda: prefill.make_positioned_cache(model))
+    step = prefill.StepSize(oracle.STEP, backend=oracle.BACKENDS["cpu"])
+
+    def read(*ranges: tuple[int, int]) -> Positions:
+        positions = np.concatenate([np.arange(*each, dtype=np.int32) for each in ranges])
+        prefix.prefill_at(model, ids, positions, step, lambda done: None)
+        return positions
+
+    main = []
+    parts = {36: [(0, 4), (30, 36)], 118: [(36, 43), (80, 85)], 191: [(120, 150)]}
+    for checkpoint, ranges in parts.items():
+        main.append(read(*ranges))
+        prefix.extend(ids[:checkpoint])
+        prefix.add_checkpoint()
+    chunks = [(10, 15), (90, 115), (160, 165)]
+    read(*chunks, (191, oracle.PROMPT))
+    aside = [np.arange(*chunk, dtype=np.int32) for chunk in chunks]
     decoded = np.arange(oracle.PROMPT, oracle.PROMPT + oracle.DECODED, dtype=np.int32)
-    order = np.concatenate([order, decoded])
-    found = []
-    for position in order[-oracle.DECODED - 1 :]:
-        prefill.set_next_position(cache, int(position))
-        found.append(prefill.forward(model, cache, ids[position : position + 1])[0, -1])
-    found = mx.stack(found)
-    expected = oracle.logits_in_order(model, ids, order)[-len(found) :]
-    assert oracle.difference(found, expected) < TOLERANCE
-    wrong = oracle.logits_in_order(model, ids, np.sort(order))[-len(found) :]
-    assert oracle.difference(found, wrong) > 10 * TOLERANCE, "the order makes no difference"
+    found = mx.stack([prefill.forward(model, prefix.cache, ids[p : p + 1])[0, -1] for p in decoded])
+    end = np.arange(191, oracle.PROMPT + oracle.DECODED, dtype=np.int32)
+
+    def expected(*reads: oracle.Read) -> mx.array:
+        return oracle.one_by_one(model, ids, *reads)[-oracle.DECODED :]
+
+    before = oracle.Read(np.concatenate(main))
+    each_aside = map(oracle.Read, aside, (0, 36, 118))
+    assert oracle.difference(found, expected(before, *each_aside, oracle.Read(end))) < TOLERANCE
+    in_order = oracle.Read(np.sort(np.concatenate([*main, *aside, end])))
+    after = [oracle.Read(np.concatenate(aside)), oracle.Read(end)]
+    for other in ([in_order], [before, *after]):
+        assert oracle.difference(found, expected(*other)) > 10 * TOLERANCE, "all ways are equal"
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma3", "phi3", "nemotron_h"])

@@ -34,9 +34,9 @@ from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
-from app.protocol.options import BackgroundPolicy, Sampling, Tuning
+from app.protocol.options import BackgroundPolicy, Sampling
 from app.protocol.prompt import Message, Role
-from app.protocol.reasons import FailureKind, ReasonCode
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.engine.oracle import difference
@@ -141,17 +141,18 @@ def test_answers_of_a_sharded_hybrid_are_the_same_with_speculation(
     spread.close()
 
 
-def test_late_reading_is_repeated_on_the_ranks(
+def test_a_sharded_hybrid_reads_again_and_does_not_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second question needs more of the text, and the third turn goes back to the first."""
+    """The ranks have the states. The second question needs more of the text, and the third turn
+    goes back to the first."""
     monkeypatch.setattr("app.engine.turn.prompt_reader.reread_pays", lambda *_: False)
     folder = tiny.save(tmp_path / "target", "qwen3_5", 0)
     spread, _ = spread_driver()
     local, answers = Driver(), []
     spread.load(folder, hosts=Hosts((Host("other"),)))
     local.load(folder)
-    ask = replace(question(keep=0.1), conversation="c", tuning=Tuning(late_reading=True))
+    ask = replace(question(keep=0.1), conversation="c")
     for driver in (spread, local):
         first = driver.answer(ask)
         told = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
@@ -159,8 +160,9 @@ def test_late_reading_is_repeated_on_the_ranks(
         second = driver.answer(replace(ask, messages=(*ask.messages, told, later)))
         edited = replace(ask.messages[0], text="And what is the code of gate 9?")
         third = driver.answer(replace(ask, messages=(edited,)))
-        assert second.statistics.recalled_tokens > 0
-        assert second.statistics.reused_tokens > first.statistics.read_tokens
+        assert second.statistics.reused_tokens < first.statistics.read_tokens
+        refused = Reason(ReasonCode.CANNOT_INSERT) in second.statistics.reasons
+        assert refused == (driver is spread)
         answers.append([each.generated_ids for each in (first, second, third)])
         driver.close()
     assert answers[0] == answers[1]

@@ -3,6 +3,9 @@ after sparse ones, a pass in which every token sees what had been read when it w
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,14 +13,17 @@ from typing import Any, ClassVar
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import Backend
+from app.engine.cache.caches import PositionedCache, flatten
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import (
     StepSize,
     forward,
+    make_positioned_cache,
     make_stock_cache,
 )
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
@@ -25,9 +31,10 @@ from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
+from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import ScoringPart, TurnClock
+from app.engine.progress import ScoringPart, TurnCancelled, TurnClock
 from app.engine.scorers.scorer import Importance, ScoringContext
 from app.engine.sharded.model import Shards
 from app.engine.turn.prompt_reader import PromptReader
@@ -37,7 +44,17 @@ from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
-from tests.engine.oracle import BACKENDS, difference, keys_seen, logits_in_order, one_by_one
+from tests.engine.oracle import (
+    BACKENDS,
+    Asides,
+    Read,
+    difference,
+    keys_seen,
+    one_by_one,
+    read_aside,
+    reads_of,
+    recorded_asides,
+)
 from tests.engine.spread import spread_over
 from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, VOCABULARY, build
 
@@ -120,19 +137,13 @@ class Chat:
         self.costs = UNKNOWN_COSTS
         self.auto_keep = False
         """Whether to use automatic keep."""
-        self.late_reading = False
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt. `needed` None: dense reading."""
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        tuning = Tuning(
-            chunk=CHUNK,
-            neighbours=0.0,
-            recall_share=float(keep > 0),
-            late_reading=self.late_reading,
-        )
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=float(keep > 0))
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
@@ -198,7 +209,7 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
             turn[chunk_positions(chunk)] = 2
         with keys_seen(not_later(turn), stay=turn == 1, of=before):
             return dense_logits(model, second.ids)
-    return one_by_one(model, second.ids, np.flatnonzero(turn < 9))[-1]
+    return one_by_one(model, second.ids, Read(np.flatnonzero(turn < 9)))[-1]
 
 
 @pytest.mark.parametrize("name", ORACLE)
@@ -248,7 +259,7 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     assert chat.reader.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
     cached = chat.conversation.target.cached
     assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
-    expected = one_by_one(models[name], second.ids, np.flatnonzero(cached))[-1]
+    expected = one_by_one(models[name], second.ids, Read(np.flatnonzero(cached)))[-1]
     assert difference(logits, expected) < TOLERANCE
 
 
@@ -267,155 +278,202 @@ def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
     assert again <= (1 - place + 0.15) * read
 
 
-class LateChat(Chat):
-    """A chat with late reading, after a first question and its answer. `order`: positions of all
-    tokens that the model has read, in the order of reading."""
+@pytest.fixture
+def asides() -> Iterator[Asides]:
+    with recorded_asides() as found:
+        yield found
 
-    def __init__(self, model: Any, chunks: tuple[int, ...] = FIRST) -> None:
+
+class AsideChat(Chat):
+    """A first question and its answer, whose recurrent layers may then read chunks aside."""
+
+    def __init__(self, model: Any, asides: Asides, chunks: tuple[int, ...] = FIRST) -> None:
         super().__init__(model)
         self.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
-        self.late_reading = True
+        self.asides = asides
         self.first, self.answer, self.second = conversation()
         self.read(self.first, chunks)
         self.write(self.first, self.answer)
-        read = [*range(DOCUMENT[0]), *np.concatenate([chunk_positions(c) for c in chunks])]
-        self.order = np.array([*read, *range(DOCUMENT[1], len(self.first.ids) + ANSWER)], np.int32)
 
-    def error(self, logits: mx.array, prompt: Prompt, *read: NDArray[np.int32]) -> float:
-        """Difference of the logits after `prompt` from the reference, if the tokens at these
-        positions were read after those so far."""
-        self.order = np.concatenate([self.order, *read])
-        target = self.conversation.target
-        assert find_mismatch(target) is None
-        assert np.array_equal(np.sort(self.order), np.flatnonzero(target.cached))
-        assert self.reader is not None
-        expected = logits_in_order(self.model, prompt.ids, self.order)[-1]
-        return difference(logits, expected)
+    def read_on(self, *chunks: int) -> None:
+        """Read these chunks aside, as an answer does that needs them."""
+        positions = self.target.uncached(positions_of(*chunks))
+        step = StepSize(16, backend=BACKENDS["cpu"])
+        self.target.prefill_at(self.model, self.target.ids, positions, step, lambda done: None)
 
+    @property
+    def target(self) -> PrefixCache:
+        return self.conversation.target
 
-def late_positions(*chunks: int) -> NDArray[np.int32]:
-    return np.concatenate([chunk_positions(chunk) for chunk in chunks])
+    def reads(self) -> list[Read]:
+        return reads_of(self.target, self.asides)
 
-
-def question_positions(prompt: Prompt) -> NDArray[np.int32]:
-    return np.arange(prompt.question_start, len(prompt.ids), dtype=np.int32)
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_late_reading_reads_only_the_recalled_chunks_and_the_question(
-    name: str, models: dict[str, Any]
-) -> None:
-    chat = LateChat(models.get(name) or build(name))
-    before = len(chat.order)
-    logits = chat.read(chat.second, LATER)
-    missing = sorted({*LATER} - {*FIRST})
-    error = chat.error(
-        logits, chat.second, late_positions(*missing), question_positions(chat.second)
-    )
-    assert error < TOLERANCE
-    assert chat.reader.reused_tokens == before
-    assert chat.reader.recalled_tokens == len(missing) * CHUNK
+    def is_exact(self, logits: mx.array, *chunks: int) -> bool:
+        """Whether these chunks were read aside, in this order, and the `logits` equal the
+        oracle."""
+        assert find_mismatch(self.target) is None
+        assert read_aside(self.reads()) == positions_of(*chunks).tolist()
+        expected = one_by_one(self.model, self.target.ids, *self.reads())[-1]
+        return difference(logits, expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_an_edited_question_keeps_the_chunks_that_were_read_late_before_it(
-    name: str, models: dict[str, Any]
-) -> None:
-    """The edit needs further chunks, which are read after them."""
-    chat = LateChat(models.get(name) or build(name))
-    chat.read(chat.second, (3, 10))
-    edited = Prompt(chat.second.ids.copy(), chat.second.segments, {})
-    edited.ids[-QUESTION:] = edited.ids[-QUESTION:][::-1].copy()
-    logits = chat.read(edited, (1, 6))
-    late = late_positions(10, 1, 6)
-    assert chat.error(logits, edited, late, question_positions(edited)) < TOLERANCE
-    assert chat.reader.recalled_tokens == 2 * CHUNK
+def positions_of(*chunks: int) -> NDArray[np.int32]:
+    return np.concatenate([np.zeros(0, np.int32), *map(chunk_positions, chunks)])
+
+
+def edited(prompt: Prompt) -> Prompt:
+    """The same with another question."""
+    ids = prompt.ids.copy()
+    ids[-QUESTION:] = ids[-QUESTION:][::-1].copy()
+    return Prompt(ids, prompt.segments, {})
+
+
+def states(prefix: PrefixCache) -> list[mx.array]:
+    """The states of all recurrent layers."""
+    layers = [layer for layer in flatten(prefix.cache) if isinstance(layer, ArraysCache)]
+    return [state for layer in layers for state in layer.cache]
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_a_repeated_question_at_a_higher_keep_reads_late(name: str, models: dict[str, Any]) -> None:
-    chat = LateChat(models[name])
-    chat.read(chat.second, (3, 10))
-    logits = chat.read(chat.second, (*FIRST, 10, 6))
-    late = late_positions(10, 6)
-    assert chat.error(logits, chat.second, late, question_positions(chat.second)) < TOLERANCE
-    points = [point.position for point in chat.conversation.target.checkpoints]
-    assert len(set(points)) == len(points), "the newer state replaces the older one"
+@pytest.mark.parametrize("end", ["done", "between steps", "within a step", "failed"])
+def test_recurrent_layers_return_to_their_states_however_reading_aside_ends(
+    name: str,
+    end: str,
+    models: dict[str, Any],
+    asides: Asides,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cancelled, it continues where it was; a step that failed is noticed."""
+    chat = AsideChat(models[name], asides)
+    before, known = states(chat.target), chat.target.cached.copy()
+    chunks = positions_of(1, 10, 15)
+
+    def on_step(done: int) -> None:
+        if end == "between steps" and done > CHUNK:
+            raise TurnCancelled
+
+    def on_part(done: int) -> None:
+        if end == "within a step" and done > CHUNK:
+            raise TurnCancelled
+
+    store = PositionedCache.update_and_fetch
+
+    def fails(cache: PositionedCache, keys: mx.array, values: mx.array) -> None:
+        store(cache, keys, values)
+        raise TurnCancelled
+
+    if end == "failed":
+        monkeypatch.setattr(PositionedCache, "update_and_fetch", fails)
+    monkeypatch.setattr(StepSize, "parts", lambda self, tokens: 4)
+    step = StepSize(16, backend=BACKENDS["cpu"])
+    with nullcontext() if end == "done" else pytest.raises(TurnCancelled):
+        chat.target.prefill_at(chat.model, chat.second.ids, chunks, step, on_step, on_part)
+    assert all(a is b for a, b in zip(before, states(chat.target), strict=True))
+    assert (find_mismatch(chat.target) is None) == (end != "failed")
+    done = int(chat.target.cached.sum() - known.sum())
+    assert done == {"done": 24, "failed": 0}.get(end, done)
+    if end != "failed":
+        assert done >= CHUNK
+        chat.read_on(1, 10, 15)
+        assert chat.is_exact(chat.read(chat.second, (1, 10)), 1, 10, 15)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_an_edited_question_keeps_the_chunks_that_were_read_aside_before_it(
+    name: str, models: dict[str, Any], asides: Asides
+) -> None:
+    chat = AsideChat(models.get(name) or build(name), asides)
+    chat.read(chat.second, FIRST)
+    chat.read_on(10)
+    chat.read_on(1, 6)
+    assert chat.is_exact(chat.read(edited(chat.second), ()), 10, 1, 6)
+    assert chat.reader.recalled_tokens == 0
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_going_back_before_a_late_chunk_was_read_drops_it(
-    name: str, models: dict[str, Any]
+def test_recall_after_reading_aside_drops_what_follows_it(
+    name: str, models: dict[str, Any], asides: Asides
 ) -> None:
-    """A checkpoint's recurrent states do not contain what was read later. What the scorer selected
-    for earlier questions is read again."""
-    chat = LateChat(models[name])
-    chat.read(chat.second, LATER)
-    target = chat.conversation.target
-    points = {point.position: point for point in target.checkpoints}
-    assert not points[DOCUMENT[1]].read[late_positions(1)].any()
-    assert points[chat.second.question_start].read[late_positions(1)].all()
-    twin = target.fork(DOCUMENT[1])
+    """What was read aside before the recalled chunk stays."""
+    chat = AsideChat(models[name], asides)
+    chat.read_on(1, 15)
+    logits = chat.read(chat.second, (10,))
+    assert chat.is_exact(logits, 1)
+    assert chat.target.cached[positions_of(1, 10)].all()
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_going_back_keeps_what_was_read_aside_before_the_checkpoint(
+    name: str, models: dict[str, Any], asides: Asides
+) -> None:
+    """The states of a checkpoint are the same whatever is read aside afterwards."""
+    chat = AsideChat(models[name], asides)
+    chat.read_on(1, 10, 15)
+    twin = chat.target.fork(DOCUMENT[1])
     assert len(twin) == DOCUMENT[1]
     assert find_mismatch(twin) is None
-    assert np.array_equal(twin.cached, points[DOCUMENT[1]].read)
-    edited = Prompt(chat.first.ids.copy(), chat.first.segments, {})
-    edited.ids[-QUESTION:] = edited.ids[-QUESTION:][::-1].copy()
-    logits = chat.read(edited, FIRST)
-    first = DOCUMENT[0] + len(FIRST) * CHUNK
-    chat.order = chat.order[:first]
-    late = late_positions(*sorted({*LATER} - {*FIRST}))
-    assert chat.error(logits, edited, late, question_positions(edited)) < TOLERANCE
+    assert np.array_equal(twin.cached, chat.target.cached[: len(twin)])
+    logits = chat.read(edited(chat.first), FIRST)
+    assert chat.is_exact(logits, 1, 10, 15)
+    assert chat.reader.recalled_tokens == 0
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_full_after_late_reading_equals_one_dense_pass(name: str, models: dict[str, Any]) -> None:
-    """Also if the late chunk follows the tokens that were read without a gap."""
-    chat = LateChat(models[name], (0, 3, 11))
-    chat.read(chat.second, (1, 5))
-    target = chat.conversation.target
-    assert target.dense_prefix_len == DOCUMENT[0] + CHUNK
+def test_another_conversation_starts_from_rows_that_were_read_aside(
+    name: str, models: dict[str, Any], asides: Asides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They depend only on the tokens before them."""
+    monkeypatch.setattr("app.engine.memory.prefix_sharing.MIN_SHARED", 1)
+    chat, other = AsideChat(models[name], asides), AsideChat(models[name], asides)
+    chat.read_on(1, 10, 15)
+    sharing = PrefixSharing(OrderedDict(chat=chat.conversation, other=other.conversation))
+    other.conversation.target.clear()
+    prompt = edited(chat.first)
+    sharing.start_from_longest(other.conversation, prompt, dense=False)
+    assert other.is_exact(other.read(prompt, (1, 10)), 1, 10, 15)
+    assert other.reader.reused_tokens == DOCUMENT[0] + 6 * CHUNK
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_full_after_reading_aside_equals_one_dense_pass(
+    name: str, models: dict[str, Any], asides: Asides
+) -> None:
+    """Also if what was read aside follows the tokens that were read without a gap."""
+    chat = AsideChat(models[name], asides, (0, 3, 11))
+    chat.read_on(1, 5)
+    assert chat.target.dense_prefix_len == DOCUMENT[0] + CHUNK
     logits = chat.read(chat.second, None)
     assert difference(logits, dense_logits(models[name], chat.second.ids)) < TOLERANCE
-    assert target.dense_prefix_len == len(chat.second.ids)
+    assert chat.target.dense_prefix_len == len(chat.second.ids)
+    assert chat.is_exact(logits)
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_a_snapshot_after_late_reading_continues_like_the_cache_in_memory(
-    name: str, models: dict[str, Any], tmp_path: Path
+def test_a_snapshot_after_reading_aside_continues_like_the_cache_in_memory(
+    name: str, models: dict[str, Any], asides: Asides, tmp_path: Path
 ) -> None:
-    chat, again = LateChat(models[name]), LateChat(models[name])
-    chat.read(chat.second, LATER)
-    snapshots = saved(chat, tmp_path)
+    """A snapshot keeps only the checkpoints around the document."""
+    chat, again = AsideChat(models[name], asides), AsideChat(models[name], asides)
+    chat.read(chat.second, FIRST)
+    chat.read_on(1, 10, 15)
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": "tiny"})
+    for _ in snapshots.save("c", chat.conversation):
+        pass
     again.conversation = snapshots.load("c", lambda: ConversationCache(again.models))
-    edited = Prompt(chat.second.ids.copy(), chat.second.segments, {})
-    edited.ids[-5:-1] = 7
-    assert difference(again.read(edited, (1,)), chat.read(edited, (1,))) == 0
+    points = [point.position for point in again.target.checkpoints]
+    chat.target.checkpoints = [p for p in chat.target.checkpoints if p.position in points]
+    prompt = edited(chat.second)
+    logits = chat.read(prompt, ())
+    assert chat.is_exact(logits, 1, 10, 15)
+    assert difference(again.read(prompt, ()), logits) == 0
     assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
 
 
-@pytest.mark.parametrize("name", HYBRID)
-def test_the_beginning_of_a_snapshot_does_not_contain_what_was_read_later(
-    name: str, models: dict[str, Any], tmp_path: Path
-) -> None:
-    chat = LateChat(models[name])
-    chat.read(chat.second, LATER)
-    loaded = saved(chat, tmp_path).load(
-        "c", lambda: ConversationCache(chat.models), wanted=lambda *_: DOCUMENT[1] + 3
-    )
-    both = (loaded.target, chat.conversation.target.fork(DOCUMENT[1] + 3))
-    assert find_mismatch(loaded.target) is None
-    assert np.array_equal(both[0].cached, both[1].cached)
-    assert not loaded.target.cached[late_positions(1)].any()
-    assert difference(*(chat.model(mx.array([[7]]), cache=each.cache) for each in both)) == 0
-
-
-def saved(chat: Chat, folder: Path) -> Snapshots:
-    """The snapshots in `folder`, with one of this chat."""
-    snapshots = Snapshots(folder, 1 << 30, {"target": "tiny"})
-    for _ in snapshots.save("c", chat.conversation):
-        pass
-    return snapshots
+def test_a_model_without_attention_reads_nothing_aside() -> None:
+    """It would forget it."""
+    target = PrefixCache(lambda: make_positioned_cache(build("mamba2")))
+    assert target.is_recurrent
+    assert not target.can_insert_at(0, aside=True)
 
 
 @pytest.mark.parametrize("name", HYBRID)
@@ -505,8 +563,6 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
 def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.engine.cache.caches import PositionedCache
-
     first, answer, second = conversation()
     chat = Chat(models[name])
     chat.read(first, FIRST)

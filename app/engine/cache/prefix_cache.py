@@ -10,8 +10,8 @@ import copy
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,9 +63,6 @@ class Checkpoint:
     states: dict[int, Any]
     """By index, copies of layers that cannot drop their last tokens: recurrent layers, and
     sliding-window layers that evict."""
-    read: NDArray[np.bool_]
-    """Which tokens before `position` were read by then, bool (position,). Recurrent layers may have
-    read others later (see `can_insert_at`); a rewind drops those."""
     lasting: bool = False
 
 
@@ -74,8 +71,7 @@ class PrefixCache:
 
     `ids` int32 (L,): the conversation's token ids up to the last cached one. `cached` bool (L,):
     which of them are in the cache. `reads` int64 (L,): the forward that read each. Entries are
-    stored in this order, except recalled ones. Checkpoints are in the order of reading, so each
-    contains the tokens of those before it. `absent` bool (L,): tokens whose rows another cache
+    stored in this order, except recalled ones. `absent` bool (L,): tokens whose rows another cache
     holds (`shared_rows.py`); fetch them before using this cache.
     """
 
@@ -94,7 +90,7 @@ class PrefixCache:
         self.ids, self.reads = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.cached, self.absent = np.zeros(0, bool), np.zeros(0, bool)
         self.dense_prefix_len = 0
-        """Number of leading tokens that were read without any gap."""
+        """Number of leading tokens that were read without any gap, none of them aside."""
         self.checkpoints: list[Checkpoint] = []
         self.record_states()
 
@@ -151,14 +147,15 @@ class PrefixCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers are recurrent: they depend on the order in which tokens are read."""
+        """Whether some layers are recurrent: their states depend on the order of reading."""
         return any(isinstance(c, ArraysCache) for c in flatten(self.cache))
 
-    def can_insert_at(self, position: int, late: bool = False) -> bool:
-        """Whether a token at `position`, before cached ones, can be inserted. `late`: recurrent
-        layers may read it after tokens that follow it in the text."""
+    def can_insert_at(self, position: int, aside: bool = False) -> bool:
+        """Whether a token at `position`, before cached ones, can be inserted. `aside`: recurrent
+        layers may read it aside (see `prefill_at`), if there are attention layers to remember it
+        and their states are in this process."""
         layers = flatten(self.cache)
-        if late:
+        if aside and not self.is_remote and positioned_layers(self.cache):
             layers = [c for c in layers if not isinstance(c, ArraysCache)]
         return all(isinstance(c, PositionedCache) and c.covers(position) for c in layers)
 
@@ -188,7 +185,7 @@ class PrefixCache:
     def stale_runs(self, positions: Positions, length: int) -> Positions:
         """Positions of the cached tokens right after each run of the ascending `positions`, which
         were read without these as context: at most `length` a run, up to the first gap. None with
-        recurrent layers, which would read them twice."""
+        recurrent layers, whose states already contain them."""
         if self.is_recurrent:
             return np.zeros(0, np.int32)
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
@@ -203,11 +200,11 @@ class PrefixCache:
         the cache. `read` is the number of the forward that read them (default: a new one)."""
         if len(positions) == 0:
             return
-        is_late = self.is_recurrent and bool(self.cached[positions[0] :].any())
+        aside = self.is_recurrent and int(positions[0]) < len(self)
         self.extend(ids[: int(positions[-1]) + 1])
         self.cached[positions] = True
         self.reads[positions] = next_read() if read is None else read
-        if int(positions[0]) == self.dense_prefix_len and not is_late:
+        if int(positions[0]) == self.dense_prefix_len and not aside:
             gaps = np.flatnonzero(np.diff(positions) != 1)
             self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
         self.record_states()
@@ -236,17 +233,59 @@ class PrefixCache:
         on_part: OnStep | None = None,
     ) -> None:
         """Prefill the tokens at these ascending `positions` of the whole prompt `ids`. mlx-lm's own
-        caches accept only positions that continue them without a gap. `on_part`: see `prefill`."""
+        caches accept only positions that continue them without a gap. `on_part`: see `prefill`.
+
+        Recurrent layers read tokens before the end of the cache *aside*: from their states at the
+        last checkpoint before these tokens. Then they return to their states at the end, which thus
+        never contain such tokens; attention layers do."""
         done = 0
 
-        def record_step(now: int) -> None:
-            nonlocal done
-            self.mark_cached(ids, positions[done:now])
-            done = now
-            on_step(now)
+        def read(part: Positions) -> None:
+            before = done
 
-        chosen = positions if positioned_layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], chosen, step, record_step, on_part, self._fill)
+            def record_step(now: int) -> None:
+                nonlocal done
+                self.mark_cached(ids, part[done - before : now])
+                done = before + now
+                on_step(done)
+
+            placed = part if positioned_layers(self.cache) else None
+            part_done = None if on_part is None else lambda now: on_part(before + now)
+            prefill(model, self.cache, ids[part], placed, step, record_step, part_done, self._fill)
+
+        inserted = int(np.searchsorted(positions, len(self))) if self.is_recurrent else 0
+        if inserted:
+            with self._states_aside():
+                for point, part in self._by_checkpoint(positions[:inserted]):
+                    self._set_states(point)
+                    read(part)
+        read(positions[inserted:])
+
+    @contextmanager
+    def _states_aside(self) -> Iterator[None]:
+        """Context manager: recurrent layers return to their present states at the end."""
+        layers = [c for c in flatten(self.cache) if isinstance(c, ArraysCache)]
+        states = [list(c.cache) for c in layers]
+        try:
+            yield
+        finally:
+            for layer, state in zip(layers, states, strict=True):
+                layer.cache = state
+            self.record_states()
+
+    def _by_checkpoint(self, positions: Positions) -> Iterator[tuple[Checkpoint | None, Positions]]:
+        """The ascending `positions` in runs with the same last checkpoint before them, and that
+        checkpoint (None: the start)."""
+        last = np.searchsorted([p.position for p in self.checkpoints], positions, "right")
+        for index in np.unique(last):
+            yield self.checkpoints[index - 1] if index else None, positions[last == index]
+
+    def _set_states(self, point: Checkpoint | None) -> None:
+        """Give recurrent layers their states at a checkpoint; without one, those of the start."""
+        states = point.states if point else dict(enumerate(flatten(self._make_cache())))
+        for index, layer in enumerate(flatten(self.cache)):
+            if isinstance(layer, ArraysCache):
+                layer.cache = copy.deepcopy(states[index]).cache
 
     def _fill(
         self,
@@ -290,7 +329,7 @@ class PrefixCache:
         """Let a later `rewind` return to the current end. If there are more than `limit` (at least
         `MIN_CHECKPOINTS`) checkpoints then, the one is dropped that later rewinds miss
         least, except the last two and those that are `lasting`."""
-        known = any(np.array_equal(self._tokens_in(p), self.cached) for p in self.checkpoints)
+        known = any(point.position == len(self) for point in self.checkpoints)
         if known or not len(self) or not self.needs_checkpoints:
             return
         states = {
@@ -298,13 +337,12 @@ class PrefixCache:
             for i, c in enumerate(flatten(self.cache))
             if _needs_checkpoint(c) and not (isinstance(c, WindowedCache) and c.retain_all)
         }
-        earlier = [point for point in self.checkpoints if point.position < len(self)]
-        points = [*earlier, Checkpoint(len(self), states, self.cached.copy(), lasting)]
+        points = [*self.checkpoints, Checkpoint(len(self), states, lasting)]
         while len(points) > limit:
             droppable = [i for i, point in enumerate(points[:-2]) if not point.lasting]
             if not droppable:
                 break
-            ends = [0, *(int(self._tokens_in(point).sum()) for point in points)]
+            ends = [0, *(int(self.cached[: point.position].sum()) for point in points)]
             # Without a checkpoint, a rewind to a token between it and the next one also reads the
             # tokens between the one before and it.
             worth = [(ends[i + 2] - ends[i + 1]) * (ends[i + 1] - ends[i]) for i in droppable]
@@ -312,64 +350,49 @@ class PrefixCache:
         self.checkpoints = points
 
     def rewind_target(self, position: int) -> int:
-        """Number of tokens that `rewind(position)` would leave, cached or skipped."""
-        return len(self.cached_after_rewind(position))
-
-    def cached_after_rewind(self, position: int) -> NDArray[np.bool_]:
-        """Which of the tokens that `rewind(position)` would leave are cached, bool (n,)."""
-        if position >= len(self) or all(_can_rewind_to(c, position) for c in flatten(self.cache)):
-            return self.cached[:position]
-        usable = self._checkpoints_before(position)
-        return self._tokens_in(usable[-1]) if usable else np.zeros(0, bool)
-
-    def _tokens_in(self, point: Checkpoint) -> NDArray[np.bool_]:
-        """Which tokens a rewind to this checkpoint leaves, bool (position,). Without recurrent
-        layers, tokens that were inserted later stay."""
-        return point.read if self.is_recurrent else self.cached[: point.position]
+        """Number of tokens that `rewind(position)` would leave."""
+        if position >= len(self):
+            return len(self)
+        if all(_can_rewind_to(c, position) for c in flatten(self.cache)):
+            return position
+        return max((point.position for point in self._checkpoints_before(position)), default=0)
 
     def _checkpoints_before(self, position: int) -> list[Checkpoint]:
         """The usable checkpoints at `position` or before it. Those after it also count, as if at
         `position`, if all tokens in between were skipped."""
         layers = list(enumerate(flatten(self.cache)))
         return [
-            replace(point, position=min(point.position, position), read=point.read[:position])
+            replace(point, position=min(point.position, position))
             for point in self.checkpoints
-            if not self._tokens_in(point)[position:].any()
+            if not self.cached[position : point.position].any()
             and all(_can_rewind_to(c, point.position) for i, c in layers if i not in point.states)
         ]
 
     def rewind(self, position: int) -> int:
-        """Drop all tokens from `position` on. If a layer can only return to a checkpoint, drop
-        those from an earlier one on, and those before it that were read later. Returns the number
-        of tokens left, cached or skipped."""
+        """Drop all tokens from `position` on, or from an earlier checkpoint if a layer can only
+        return to one. Returns the number of tokens left."""
         if position >= len(self):
             return len(self)
-        layers, states, left = flatten(self.cache), dict[int, Any](), self.cached[:position]
+        layers, states = flatten(self.cache), dict[int, Any]()
         if not all(_can_rewind_to(c, position) for c in layers):
             usable = self._checkpoints_before(position)
             if not usable:
                 self.clear()
                 return 0
             self.checkpoints, position = usable, usable[-1].position
-            states, left = usable[-1].states, self._tokens_in(usable[-1])
-        dropped = self.cached.copy()
-        dropped[:position] &= ~left
-        self._announce_drop(dropped)
-        late, positions = dropped[:position].any(), np.flatnonzero(dropped).astype(np.int32)
+            states = usable[-1].states
+        self._announce_drop(np.arange(len(self)) >= position)
         for index, state in states.items():
             layers[index].__dict__.update(copy.deepcopy(state).__dict__)
         for c in layers:
             if isinstance(c, PositionedCache):
-                if late:
-                    c.evict(positions)
-                else:
-                    c.rewind(position)
+                c.rewind(position)
             elif isinstance(c, TRIMMABLE):
                 c.trim(max(c.offset - position, 0))  # some models never use some of their layers
         release_unused(self.cache)
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
-        self.ids, self.cached = self.ids[:position], left.copy()
-        self.reads, self.absent = self.reads[:position], self.absent[:position] & left
+        self.ids, self.cached = self.ids[:position], self.cached[:position]
+        self.reads, self.absent = self.reads[:position], self.absent[:position]
         self.dense_prefix_len = min(self.dense_prefix_len, position)
         self.record_states()
         return position

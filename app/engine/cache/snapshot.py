@@ -41,7 +41,7 @@ from app.engine.cache.caches import (
     store_of,
     stores_rows,
 )
-from app.engine.cache.positions import PositionRuns, runs_of
+from app.engine.cache.positions import PositionRuns
 from app.engine.cache.prefill import OnStep
 from app.engine.cache.prefix_cache import Checkpoint, PrefixCache
 from app.engine.cache.shared_rows import positions_of, rows_of
@@ -113,19 +113,16 @@ def _slice(store: Any, start: int, end: int) -> Any:
     return tree_map(part, (store.keys, store.values))
 
 
-def restore_rows(
-    prefix: PrefixCache, saved: NDArray[np.bool_], blocks: Sequence[tuple[Block, Rows]]
-) -> None:
+def restore_rows(prefix: PrefixCache, blocks: Sequence[tuple[Block, Rows]]) -> None:
     """Put rows into the layers of `prefix`, whose positions are known and whose rows are absent.
-    `blocks` cover its tokens in order. `saved` bool (L,): the tokens whose rows they contain, which
-    may be more. Consumes the Rows, to free them early. Raises ValueError if they do not match."""
-    cached = np.append(prefix.cached, np.zeros(len(saved) - len(prefix), bool))
+    `blocks` cover its tokens in order; the last one may contain more. Consumes the Rows, to free
+    them early. Raises ValueError if they do not match."""
     for index, layer in enumerate(row_layers(prefix.cache)):
         store, parts = store_of(layer), list[Any]()
         for block, rows in blocks:
             if index < len(rows) and rows[index]:
-                tokens = slice(block.start, block.end)
-                parts.append(_rows_where(rows[index], cached[tokens][saved[tokens]]))
+                wanted = int(np.count_nonzero(prefix.cached[block.start : block.end]))
+                parts.append(_first(rows[index], wanted, exactly=block.end <= len(prefix)))
                 rows[index] = ()
         if not parts:
             if store.offset:
@@ -143,22 +140,19 @@ def restore_rows(
     prefix.absent = np.zeros(len(prefix), bool)
 
 
-def _rows_where(rows: Any, wanted: NDArray[np.bool_]) -> Any:
-    """The rows of the tokens that are `wanted`, bool (n,). Raises ValueError if there are not n
-    rows."""
-    entries = np.flatnonzero(wanted)
+def _first(rows: Any, count: int, exactly: bool) -> Any:
+    """The rows of the first `count` tokens. Raises ValueError if there are fewer, or, with
+    `exactly`, more."""
 
     def part(array: mx.array) -> mx.array:
-        if array.shape[2] != len(wanted):
-            raise ValueError(f"{array.shape[2]} rows of {len(wanted)} tokens")
-        if len(entries) == len(wanted):
-            return array
-        return mx.take(array, mx.array(entries), axis=2)
+        if array.shape[2] < count or (exactly and array.shape[2] > count):
+            raise ValueError(f"{array.shape[2]} rows of {count} tokens")
+        return array[..., :count, :]
 
     return tree_map(part, rows)
 
 
-FORMAT = 10
+FORMAT = 9
 MANIFEST = "manifest.json"
 BEGINNING_STEP = 256
 """Tokens between two digests in `beginnings`."""
@@ -297,7 +291,6 @@ def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
         "checkpoints": [
             {
                 "position": checkpoint.position,
-                "read": runs_of(np.flatnonzero(checkpoint.read).astype(np.int32)),
                 "lasting": checkpoint.lasting,
                 "states": {str(i): _layer_metadata(c) for i, c in checkpoint.states.items()},
             }
@@ -389,9 +382,7 @@ def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) ->
         for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
             _restore_layer(state, about, inner, positions)
         position, lasting = int(checkpoint["position"]), bool(checkpoint["lasting"])
-        read = np.zeros(position, bool)
-        read[PositionRuns(checkpoint["read"]).array()] = True
-        prefix.checkpoints.append(Checkpoint(position, states, read, lasting))
+        prefix.checkpoints.append(Checkpoint(position, states, lasting))
     prefix.record_states()
 
 
@@ -571,7 +562,6 @@ class Snapshots:
             raise SnapshotError("it was made with other models")
         on_loaded = report(int(manifest["tokens"]))
         needed: dict[str, list[tuple[Block, dict[str, Any]]]] = {}
-        saved: dict[str, NDArray[np.bool_]] = {}
         for name, prefix in _by_model(cache):
             files = [file for file in manifest["files"] if file["name"].split("-")[1] == name]
             if not files:
@@ -582,7 +572,6 @@ class Snapshots:
             blocks = blocks_of(prefix)
             if [each.digest for each in blocks] != [block_digest(f["name"]) for f in row_files]:
                 raise SnapshotError("its rows are of other tokens")
-            saved[name] = prefix.cached.copy()
             if wanted is not None:
                 prefix.rewind(wanted(name, prefix))
             pairs = zip(blocks, row_files, strict=True)
@@ -593,8 +582,7 @@ class Snapshots:
         rows = iter(_read_parts(folder, files, lambda done: on_loaded(tokens * done // len(files))))
         for name, prefix in _by_model(cache):
             if name in needed:
-                blocks_with_rows = [(block, next(rows)) for block, _ in needed[name]]
-                restore_rows(prefix, saved[name], blocks_with_rows)
+                restore_rows(prefix, [(block, next(rows)) for block, _ in needed[name]])
         return cache
 
     def _enforce_budget(self, newest: Path) -> None:

@@ -173,5 +173,5 @@ def _has_read(cache: ConversationCache, digest: int, document: NDArray[np.int32]
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:
     """Number of tokens of `ids` that this cache saves reading."""
-    cached = prefix.cached_after_rewind(prefix.common_prefix_len(ids))
-    return min(len(cached), prefix.dense_prefix_len) if dense else int(cached.sum())
+    end = prefix.rewind_target(prefix.common_prefix_len(ids))
+    return min(end, prefix.dense_prefix_len) if dense else int(prefix.cached[:end].sum())

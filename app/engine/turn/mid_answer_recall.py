@@ -3,7 +3,7 @@
 An answer that follows references ("VAR a = b", then the line of b) mentions what it needs only as
 it is generated. If its last tokens also occur in a skipped chunk, the text after them is prefilled
 at its own positions before the answer continues, and the end of the answer is read again (not with
-recurrent layers, which would read it twice).
+recurrent layers, whose states already contain it).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
 from app.engine.scorers.selection import chunk_bounds
 
-COINCIDENCE_BITS = 10.0
+COINCIDENCE_BITS = 6.0
 """A match must carry this many bits more than it takes to name a place in the prompt. With fewer,
 it may be a coincidence."""
 LOOKAHEAD_TOKENS = 8
@@ -59,9 +59,9 @@ class MidAnswerRecall:
         self._due: list[int] = []
 
     @staticmethod
-    def is_possible(target: PrefixCache, late: bool = False) -> bool:
-        """Whether skipped tokens can be inserted into this cache (`late`: see `can_insert_at`)."""
-        return target.can_insert_at(int(np.argmin(target.cached)), late)
+    def is_possible(target: PrefixCache) -> bool:
+        """Whether skipped tokens can be inserted into this cache."""
+        return target.can_insert_at(int(np.argmin(target.cached)), aside=True)
 
     @property
     def is_due(self) -> bool:

@@ -85,9 +85,8 @@ class PromptReader:
         shared = target.common_prefix_len(ids[:-1])
         if shared == len(ids) - 1:  # the same question again: nothing more to recall
             tuning = replace(tuning, recall_share=0.0)
-        known = target.cached.copy()
         start = target.rewind(shared)
-        cached = self._cached_before(prompt, scorer, known[:start])
+        cached = self._cached_before(prompt, scorer)
         scored = replace(self._score(prompt, scorer), tuning=tuning, cached=cached)
         selected = self._select(scored).positions[:-1]
         missing = target.uncached(selected)
@@ -99,7 +98,7 @@ class PromptReader:
             self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
             missing = target.uncached(selected)
         elif len(missing) and missing[0] < start:
-            if target.can_insert_at(int(missing[0]), tuning.late_reading):
+            if target.can_insert_at(int(missing[0])):
                 # The question must attend to recalled tokens, so it is read again.
                 start = target.rewind(prompt.question_start)
                 # Tokens right after a recalled chunk are read again, too: they were read without
@@ -122,26 +121,24 @@ class PromptReader:
         target = self._target
         if self._costs.target is None or not len(missing) or (first := int(missing[0])) >= start:
             return False
-        if target.can_insert_at(first, self._ask.tuning.late_reading):
+        if target.can_insert_at(first):
             dropped = len(target.stale_runs(missing, self._ask.tuning.chunk))
             dropped += int(target.cached[prompt.question_start :].sum())
         else:
-            dropped = int(target.cached.sum() - target.cached_after_rewind(first).sum())
+            dropped = int(target.cached[target.rewind_target(first) :].sum())
         recall = AttentionWork(len(missing) + dropped, int(target.cached.sum()) - dropped)
         return reread_pays(self._costs.target, prompt, self.keep, recall)
 
-    def _cached_before(
-        self, prompt: Prompt, scorer: Scorer, cached: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Which tokens count as `cached` before this turn, bool (L,). If it repeats one that was
+    def _cached_before(self, prompt: Prompt, scorer: Scorer) -> NDArray[np.bool_]:
+        """Which tokens were cached before this turn, bool (L,). If this turn repeats one that was
         stopped during prefill, tokens that the stopped turn read do not count, so that the same
         tokens are selected again."""
-        scored = self._conversation.scored
+        cached, scored = self._target.cached, self._conversation.scored
         if scored is not None and scored.is_of(prompt, scorer, self._ask.tuning.chunk):
             selected = scored.select(self._ask.keep_ratio)[0].positions
             if np.isin(np.flatnonzero(cached), selected).all():
                 return scored.cached
-        return cached
+        return cached.copy()
 
     def resume_position(self, prompt: Prompt) -> int | None:
         """The position at which prefill must start so that the answer at the end of `prompt` can be
@@ -156,11 +153,9 @@ class PromptReader:
         """Prefill from position `start` on (see `resume_position`). Tokens before `start` that were
         skipped stay skipped."""
         target, last = self._target, len(prompt.ids) - 1
-        known = np.flatnonzero(target.cached[:start])
         start = target.rewind(start)
         self.reused_tokens = int(target.cached.sum())
-        wanted = np.union1d(known, np.arange(start, last)).astype(np.int32)
-        self._prefill(prompt, target.uncached(wanted))
+        self._prefill(prompt, np.arange(start, last, dtype=np.int32))
         set_next_position(target.cache, last)
 
     def preview_selection(self, prompt: Prompt, scorer: Scorer) -> None:

@@ -259,7 +259,7 @@ class Turn:
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
         if not budget or not sparse or quotation or target.cached.all():
             return None
-        if not MidAnswerRecall.is_possible(target, tuning.late_reading):
+        if not MidAnswerRecall.is_possible(target):
             if self._resume_from is None:
                 self._recall_refusal = Reason(ReasonCode.CANNOT_INSERT)
             return None

@@ -217,8 +217,8 @@ class TurnEstimate:
         target, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
         ids, pinned = prompt.ids, prompt.pinned
         shared = target.common_prefix_len(ids[:-1]) if target.supports_gaps else 0
-        cached = target.cached_after_rewind(shared)
-        start = len(cached)
+        start = target.rewind_target(shared)
+        cached = target.cached[:start]
         recall_share = 0.0 if shared == len(ids) - 1 else tuning.recall_share
         droppable = ~pinned[:start]
         skipped = int((droppable & ~cached).sum())
@@ -227,12 +227,12 @@ class TurnEstimate:
         new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
         question = int(cached[prompt.question_start :].sum())
         lost = question if target.is_recurrent else None
-        if recalled and not target.can_insert_at(int(np.argmin(cached)), tuning.late_reading):
+        if recalled and not target.can_insert_at(int(np.argmin(cached))):
             # Chunks may be recalled anywhere: the first of n is after one of n + 1 equal parts.
             uncached = np.flatnonzero(~cached)
             chunks = -(-recalled // tuning.chunk)
             first = int(uncached[len(uncached) // (chunks + 1)])
-            lost = int(cached.sum() - target.cached_after_rewind(first).sum())
+            lost = int(cached[target.rewind_target(first) :].sum())
         return sparse_work(new, recalled, int(cached.sum()), start, question, lost)
 
     def _shortfall(self, need: MemoryNeed | None) -> NotEnoughMemory | None:

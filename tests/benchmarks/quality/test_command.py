@@ -169,11 +169,6 @@ def test_several_values_are_compared(reader: Reader, capsys: pytest.CaptureFixtu
     assert "scoring both chunk=16 neighbours=0.0" in capsys.readouterr().out
 
 
-def test_late_reading_is_compared_with_reading_again(reader: Reader) -> None:
-    assert run([*SHORT, "--tune", "late_reading=0,1"]) == 0
-    assert {ask.tuning.late_reading for ask in reader.asks} == {False, True}
-
-
 def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
     given = ["--tune", "chunk=16", "--ablate", "read_on=0,0.5", "--ablate", "neighbours=0"]
     assert run([*SHORT, *given]) == 0
