@@ -283,7 +283,7 @@ def converse(models: dict[str, Path], seeds: range, folder: Path) -> Counter[str
     return Counter(chats.done)
 
 
-@pytest.mark.parametrize("kind", [0, 2, 3])
+@pytest.mark.parametrize("kind", [0, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_rows_and_tokens_equal_plain_attention_over_what_they_saw(
     kind: int, models: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def test_one_that_sleeps_is_noticed_in_five_seconds(
     check_answer(driver, expected)
 
 
+@pytest.mark.slow
 def test_the_first_machines_own_part_may_be_lost_too(
     driver: Driver, hosts: Hosts, folder: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_the_first_machines_own_part_may_be_lost_too(
     check_answer(driver, expected)
 
 
+@pytest.mark.slow
 def test_one_that_is_lost_between_questions_is_reported_then(
     driver: Driver, hosts: Hosts, folder: Path
 ) -> None:

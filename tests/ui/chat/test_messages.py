@@ -286,9 +286,9 @@ async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> No
         await ask(pilot, engine, "One?")
         for _ in range(3):
             engine.advance_to(lambda event: isinstance(event, Token))
-        await until_shown(pilot, "▸ thinking… 0.", "3 tokens")
+        await until_shown(pilot, "▸ thinking… ", "3 tokens")
         engine.finish()
-        await until_shown(pilot, "▸ thought for 0.", "6 tokens")
+        await until_shown(pilot, "▸ thought for ", "6 tokens")
         assert "First" not in screen_text(pilot)
         await pilot.press("tab", "enter")
         await until_shown(pilot, "▾ thought for", "│ First␛ this,", "│ then [b]that[/b].")
