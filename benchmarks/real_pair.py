@@ -40,6 +40,7 @@ from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
 from benchmarks.copying import tasks
 from benchmarks.harness import parse_list
+from benchmarks.json_log import JsonLog
 from benchmarks.token_turn import finished, plain, run_turn
 
 if TYPE_CHECKING:
@@ -65,19 +66,14 @@ Cell = Mapping[str, Any]
 
 
 class Log:
-    """Measurements as lines of JSON: the labels of a cell, and its figures. A line that was cut off
-    is measured again."""
+    """The figures of cells, which are told apart by their labels, kept in a file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known: dict[str, Figures] = {}
-        text = path.read_text() if path.exists() else ""
-        whole, _, cut = text.rpartition("\n")
-        if cut:
-            path.write_text(f"{whole}\n" if whole else "")
-        for line in whole.splitlines():
-            record = json.loads(line)
-            self._known[_key(record["cell"])] = record["figures"]
+        """Raises UserError if the file cannot be opened."""
+        self._log = JsonLog(path)
+        self._known: dict[str, Figures] = {
+            _key(record["cell"]): record["figures"] for record in self._log.records
+        }
 
     def figures(self, cells: Iterable[Cell]) -> list[Figures]:
         """The figures of those cells that were measured."""
@@ -100,14 +96,12 @@ class Log:
         missing = [cell for cell in cells if _key(cell) not in self._known]
         if not missing:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with opened() as subject:
             for cell in missing:
                 sys.stderr.write(f"{', '.join(f'{k} {v}' for k, v in cell.items())}\n")
                 figures = measure(subject, cell)
                 record = {"cell": cell, "figures": figures, "day": time.strftime("%Y-%m-%d")}
-                with self._path.open("a") as file:
-                    file.write(json.dumps(record | {"machine": machine()}) + "\n")
+                self._log.append(record | {"machine": machine()})
                 self._known[_key(cell)] = figures
 
 

@@ -7,7 +7,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -60,8 +59,8 @@ def evaluate(options: argparse.Namespace) -> int:
     tokens = FolderTokens(Path(load.target))
     _check_files(settings, tokens)
     name = results_name(load, settings)
-    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as log:
-        outcome = _measure(load, settings, log, tokens)
+    log = ResultsLog(paths.cache_path() / "eval" / name, options.fresh)
+    outcome = _measure(load, settings, log, tokens)
     for note in () if outcome.records else outcome.skipped:
         sys.stderr.write(sanitize(note) + "\n")
     if outcome.complete and not outcome.records:
