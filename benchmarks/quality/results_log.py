@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.protocol.commands import Load
 from app.protocol.options import Mode
 from benchmarks.json_log import JsonLog
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 REPORTING = ("results", "report")
 """Modules that do not affect measurements."""
@@ -67,35 +68,61 @@ class Record:
         return ReadConfig(Mode(self.mode), self.keep, self.scoring)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Displayed names of target and draft, specchat's version, and the machine."""
+
+    target: str
+    draft: str | None
+    version: str
+    machine: str
+
+
 class ResultsLog:
-    """The records of runs, kept in a file. The last record of a run counts."""
+    """The records of runs, kept in a file, and their origin. The last record of a run counts, and
+    the last origin."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         """Raises UserError if the file cannot be opened."""
         self._log = JsonLog(path, fresh)
         self._records: dict[tuple[str, ReadConfig], Record] = {}
+        self._origin: Origin | None = None
         for content in self._log.records:
-            if (record := _record(content)) is not None:
+            if (record := _parse(Record, content)) is not None:
                 self._records[record.item, record.config] = record
+            elif (origin := _parse(Origin, content)) is not None:
+                self._origin = origin
 
     def find(self, item: str, config: ReadConfig) -> Record | None:
         return self._records.get((item, config))
 
     def add(self, record: Record) -> None:
-        """Write a record at once. Raises UserError."""
-        self._log.append(asdict(record))
+        """Write what differs from the defaults, at once. Raises UserError."""
+        defaults = {field.name: field.default for field in fields(Record)}
+        differing = {n: v for n, v in asdict(record).items() if v != defaults[n]}
+        self._log.append(differing)
         self._records[record.item, record.config] = record
 
+    @property
+    def origin(self) -> Origin | None:
+        return self._origin
 
-def _record(content: Mapping[str, Any]) -> Record | None:
-    """None for what is no record of this version."""
-    names = {field.name for field in fields(Record)}
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        """Raises UserError."""
+        if origin != self._origin:
+            self._log.append(asdict(origin))
+        self._origin = origin
+
+
+def _parse(kind: type[T], content: Mapping[str, Any]) -> T | None:
+    """None for what is none of this version."""
     try:
-        record = Record(**content) if content.keys() <= names else None
-        hash(record and (record.item, record.config))
-    except (ValueError, TypeError):
+        parsed = kind(**content)
+        hash(parsed)
+    except TypeError:
         return None
-    return record
+    return parsed
 
 
 def pair_digest(load: Load) -> str:
