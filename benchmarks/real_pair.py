@@ -3,7 +3,7 @@
 `python -m benchmarks pair TABLE` measures one table and prints it. Each measurement is appended to
 `results/real-pair/TABLE.jsonl` at once, so the same command continues after an interruption. The
 machine is rarely quiet for hours, so every measurement has seconds of the clock and seconds of the
-process on all cores; ratios are taken of the latter.
+process on all cores. The latter are compared; with `--clock`, as for a GPU, the former.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
 from benchmarks.copying import tasks
 from benchmarks.harness import parse_list
+from benchmarks.json_log import JsonLog
 from benchmarks.token_turn import finished, plain, run_turn
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ STEP = 512
 MLX_LM, FULL, AUTO, LLAMA = "mlx-lm", "full", "auto", "llama.cpp"
 SPARSE = "sparse"
 PREFIX, CHARACTERS_PER_TOKEN = 2048, 4
-CPU_NAMES = ("cpu_seconds", "whole_cpu")
 WRITING_TEXT = 3000
 """Characters of the text that an answer is about."""
 T = TypeVar("T")
@@ -65,19 +65,17 @@ Cell = Mapping[str, Any]
 
 
 class Log:
-    """Measurements as lines of JSON: the labels of a cell, and its figures. A line that was cut off
-    is measured again."""
+    """The figures of cells, which are told apart by their labels, kept in a file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        """Raises UserError if the file cannot be opened."""
+        self._log = JsonLog(path)
         self._known: dict[str, Figures] = {}
-        text = path.read_text() if path.exists() else ""
-        whole, _, cut = text.rpartition("\n")
-        if cut:
-            path.write_text(f"{whole}\n" if whole else "")
-        for line in whole.splitlines():
-            record = json.loads(line)
+        self.machines: dict[str, None] = {}
+        """Where it was measured, in order."""
+        for record in self._log.records:
             self._known[_key(record["cell"])] = record["figures"]
+            self.machines[record["machine"]] = None
 
     def figures(self, cells: Iterable[Cell]) -> list[Figures]:
         """The figures of those cells that were measured."""
@@ -100,19 +98,24 @@ class Log:
         missing = [cell for cell in cells if _key(cell) not in self._known]
         if not missing:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        here = machine()
         with opened() as subject:
             for cell in missing:
                 sys.stderr.write(f"{', '.join(f'{k} {v}' for k, v in cell.items())}\n")
                 figures = measure(subject, cell)
                 record = {"cell": cell, "figures": figures, "day": time.strftime("%Y-%m-%d")}
-                with self._path.open("a") as file:
-                    file.write(json.dumps(record | {"machine": machine()}) + "\n")
+                self._log.append(record | {"machine": here})
+                self.machines[here] = None
                 self._known[_key(cell)] = figures
 
 
 def _key(cell: Cell) -> str:
     return json.dumps(cell, sort_keys=True)
+
+
+def seconds_names(options: argparse.Namespace) -> tuple[str, str]:
+    """The names of the figures that are compared: up to the first word, and of the whole turn."""
+    return ("seconds", "whole") if options.clock else ("cpu_seconds", "whole_cpu")
 
 
 def timed(measure: Callable[[], Figures]) -> Figures:
@@ -142,15 +145,16 @@ def first_word(options: argparse.Namespace, log: Log) -> TextTable:
                 cells += [cell for way in (MLX_LM, FULL) for cell in runs(length, way)]
             cells += [cell for keep in options.keeps for cell in runs(length, keep, draft)]
         log.fill(cells, partial(loaded, options.target, draft), _first_word)
+    first, _ = seconds_names(options)
     for length in options.lengths:
         mlx_lm, full = (log.medians(runs(length, way)) for way in (MLX_LM, FULL))
-        theirs, ours = mlx_lm["cpu_seconds"], full["cpu_seconds"]
+        theirs, ours = mlx_lm[first], full[first]
         whole_text = ["", "all", "", _seconds(theirs), _seconds(ours), "", f"{theirs / ours:.2f}"]
         lines.append([f"{length:,}", *whole_text, ""])
         for draft in options.drafts:
             for keep in options.keeps:
                 found = log.medians(runs(length, keep, draft))
-                seconds, share = found["cpu_seconds"], found["read"] / found["prompt"]
+                seconds, share = found[first], found["read"] / found["prompt"]
                 # The phases are known on the clock only.
                 r, e = (
                     found[name] / found["seconds"] * seconds / ours
@@ -286,11 +290,12 @@ def prefix(options: argparse.Namespace, log: Log) -> TextTable:
 
     cells = [cell for length in options.lengths for way in ways for cell in runs(length, *way)]
     log.fill(cells, partial(_session, options.target), _second_conversation)
+    first, _ = seconds_names(options)
     lines = []
     for length in options.lengths:
-        alone = log.medians(runs(length, FULL, False))["cpu_seconds"]
+        alone = log.medians(runs(length, FULL, False))[first]
         for mode, share in ways:
-            seconds = log.medians(runs(length, mode, share))["cpu_seconds"]
+            seconds = log.medians(runs(length, mode, share))[first]
             shared = "shared" if share else ""
             lines.append([f"{length:,}", mode, shared, _seconds(seconds), f"{alone / seconds:.2f}"])
     return TextTable(["document", "read", "instructions", "first word, s", "faster"], lines)
@@ -359,8 +364,8 @@ def beside(options: argparse.Namespace, log: Log) -> TextTable:
         for way in ways:
             found = log.medians(runs(length, way))
             name = f"keep {way:g}" if isinstance(way, float) else way
-            times = [_seconds(found[each]) for each in CPU_NAMES]
-            faster = [f"{theirs[each] / found[each]:.2f}" for each in CPU_NAMES]
+            times = [_seconds(found[each]) for each in seconds_names(options)]
+            faster = [f"{theirs[each] / found[each]:.2f}" for each in seconds_names(options)]
             lines.append([f"{length:,}", name, *times, *faster])
     head = ["tokens", "read by", "first word, s", "whole turn, s", "of llama.cpp's", "whole"]
     return TextTable(head, lines)
@@ -445,7 +450,7 @@ def loaded(target: str, draft: str) -> Iterator[ModelPair]:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def long_text() -> str:
@@ -488,40 +493,17 @@ TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {
 }
 
 
-QUALITY = {
-    "answers": "--suite answers --length 2k --keep 0.05,0.1,0.2,0.3,0.5,auto --auto --n 10",
-    "baselines": (
-        "--suite answers --length 2k --keep 0.1,0.2 --scoring builtin,lexical,first,random --n 10"
-    ),
-    "needles": (
-        "--suite needle,lookup,hops,vt,fwe,cwe-3,count --length 4k,8k,16k,32k --keep 0.1,0.2"
-        " --auto --n 10"
-    ),
-    "conversation": "--suite answer-conversation --length 6k --keep 0.2 --auto --n 75",
-    "kv-8": "--suite answers --length 2k --keep 0.2 --kv-bits 8 --n 4",
-    "kv-4": "--suite answers --length 2k --keep 0.2 --kv-bits 4 --n 4",
-}
-"""Tables of `python -m benchmarks quality`, with the built-in draft; it keeps its own log."""
-
-
 def measure(options: argparse.Namespace) -> int:
     """Measure a table and print it. Returns the exit status. Raises UserError."""
     os.environ.setdefault("HF_HUB_CACHE", str(TEXTS.parent))
-    if options.table in QUALITY:
-        options.results.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmarks", "quality", *QUALITY[options.table].split()]
-        command += ["--target", options.target, "--draft", BUILT_IN]
-        if "--suite answer" in QUALITY[options.table]:
-            command += ["--file", str(TEXTS.relative_to(ROOT))]
-        report = options.results / f"{options.table}.md"
-        return subprocess.run([*command, "--report", str(report)], cwd=ROOT).returncode
     blas.load_openblas()  # must happen before MLX is imported
     from app.engine.backend import mlx_patches
 
     mlx_patches.install()
     log = Log(options.results / f"{options.table}.jsonl")
     table = TABLES[options.table](options, log)
-    sys.stdout.write(f"{machine()}\n\n{table.markdown() if options.markdown else table.plain()}\n")
+    where = "\n".join(log.machines)
+    sys.stdout.write(f"{where}\n\n{table.markdown() if options.markdown else table.plain()}\n")
     return 0
 
 
@@ -530,7 +512,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "Measures a real pair of models, and continues where the same command was stopped."
     )
     say = command.add_argument
-    say("table", choices=(*TABLES, *QUALITY), help="what to measure")
+    say("table", choices=TABLES, help="what to measure")
     say("--target", default=TARGET, metavar="T", help="the model (default %(default)s)")
     say(
         "--drafts",
@@ -564,6 +546,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="PYTHON",
         help="a Python with llama-cpp-python (`make real-llama`)",
     )
+    say("--clock", action="store_true", help="compare seconds of the clock, not of the processor")
     say("--markdown", action="store_true", help="print the table as Markdown")
     say(
         "--results",

@@ -7,7 +7,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -34,8 +33,8 @@ from app.util.sanitize import sanitize
 from benchmarks.harness import parse_list
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.report import Study, as_json, markdown, table
-from benchmarks.quality.results_log import ResultsLog
-from benchmarks.quality.runner import Outcome, Runner, Status, results_name
+from benchmarks.quality.results_log import Origin, Record, ResultsLog
+from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, results_name
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
@@ -56,17 +55,23 @@ def evaluate(options: argparse.Namespace) -> int:
     options.scoring = options.scoring or _default_scoring(options)
     settings = _settings(options)
     outputs = _outputs(options, settings)
+    if options.saved:
+        study = _saved_study(options, settings)
+        sys.stdout.write(sanitize(table(study)))
+        for path, text in outputs.items():
+            _write(path, text(study))
+        return 0
     load = _load(options, settings)
     tokens = FolderTokens(Path(load.target))
     _check_files(settings, tokens)
     name = results_name(load, settings)
-    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as log:
-        outcome = _measure(load, settings, log, tokens)
+    log = ResultsLog(paths.cache_path() / "eval" / name, options.fresh)
+    outcome = _measure(load, settings, log, tokens)
     for note in () if outcome.records else outcome.skipped:
         sys.stderr.write(sanitize(note) + "\n")
     if outcome.complete and not outcome.records:
         raise UserError("Nothing was measured", "choose another --length or --suite")
-    study = _study(options, settings, load, outcome)
+    study = _study(options, settings, log.origin, outcome.records, outcome.skipped, outcome.stale)
     sys.stdout.write(sanitize(table(study)) if outcome.records else "Nothing was measured yet.\n")
     sys.stdout.flush()
     if not outcome.complete:
@@ -88,6 +93,7 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
         if loaded.dense_only is not None:
             why = wording.reason(loaded.dense_only).rstrip(".")
             raise UserError(why, "there is nothing to compare")
+        log.origin = _origin(load)
         runner = Runner(session, settings, log, tokens, switch, loaded.target.context_length)
         line = ProgressLine()
         try:
@@ -97,20 +103,40 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
             line.clear()
 
 
-def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
+def _origin(load: Load) -> Origin:
     from app.cli.bench import machine
 
     target, draft = load.names
-    return Study(
-        settings,
-        (f"{target}, cache in {load.kv_bits} bits" if load.kv_bits else target, draft),
-        version("specchat"),
-        machine(),
-        _command(options),
-        outcome.records,
-        outcome.skipped,
-        outcome.stale,
-    )
+    target = f"{target}, cache in {load.kv_bits} bits" if load.kv_bits else target
+    return Origin(target, draft, version("specchat"), machine())
+
+
+def _study(
+    options: argparse.Namespace,
+    settings: Settings,
+    origin: Origin | None,
+    records: tuple[Record, ...],
+    skipped: tuple[str, ...],
+    stale: int = 0,
+) -> Study:
+    origin = origin or Origin("unknown models", None, "", "an unknown machine")
+    pair = (origin.target, origin.draft)
+    about = (pair, origin.version, origin.machine, _command(options))
+    return Study(settings, *about, records, skipped, stale)
+
+
+def _saved_study(options: argparse.Namespace, settings: Settings) -> Study:
+    """The results of a log, without the models that made them. Raises UserError."""
+    path = Path(options.saved)
+    if not path.is_file():
+        raise UserError(f"There are no results in '{path}'", "name a results log")
+    log = ResultsLog(path)
+    runs = [(key.id, how) for key in item_keys(settings) for how in settings.configs(key.suite)]
+    found = tuple(record for run in runs if (record := log.find(*run)) is not None)
+    if not found:
+        raise UserError(f"'{path}' has no results of these suites", "choose others with --suite")
+    missing = f"{len(runs) - len(found):,} of {len(runs):,} runs were not measured."
+    return _study(options, settings, log.origin, found, (missing,) * (len(found) < len(runs)))
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -135,7 +161,7 @@ def _command(options: argparse.Namespace) -> str:
         ("file", options.files),
     ):
         parts += [part for value in values for part in (f"--{name}", value)]
-    for name in ("json", "report"):
+    for name in ("saved", "json", "report"):
         if value := getattr(options, name):
             parts += [f"--{name}", value]
     return shlex.join(parts)
@@ -148,7 +174,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     """Raises UserError for invalid options."""
     suites = _suites(options.suite)
     about_files = [name for name in suites if name in NEED_FILES]
-    if about_files and not options.files:
+    if about_files and not options.files and not options.saved:
         raise UserError(f"The {about_files[0]} suite asks about files", "name them with --file")
     if options.files and not about_files:
         known = _names(name for name in SUITES if name in NEED_FILES)

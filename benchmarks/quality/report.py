@@ -380,7 +380,7 @@ def _about(study: Study) -> str:
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",
-        f"{settings.n} items a suite and length, seed {settings.seed}, {held_out}, greedy.",
+        f"Up to {settings.n} items a suite and length, seed {settings.seed}, {held_out}, greedy.",
         "Tuning, unless stated otherwise: "
         + ", ".join(f"{name} {value}" for name, value in tuning.items())
         + ".",

@@ -16,7 +16,16 @@ from app.protocol.stats import SURE, Reading
 from app.util.tables import TextTable
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import Scoring
-from benchmarks.quality.suites import ANSWER, ANSWERED, JUDGED, ONLY_PASSAGES, SUITES, UNSAFE
+from benchmarks.quality.suites import (
+    ANSWER,
+    ANSWERED,
+    JUDGED,
+    ONE_WORDING,
+    ONLY_PASSAGES,
+    REWORDED,
+    SUITES,
+    UNSAFE,
+)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -334,12 +343,14 @@ def _real_cell(
     return RealCell(*key, n, wilson(read, n), agreed)
 
 
-ALL_KINDS, CASE = "all", ", "
+ALL_KINDS, OWN_WORDS, OTHER_WORDS, CASE = "all", "own words", "other words", ", "
+TOGETHER = (ALL_KINDS, OWN_WORDS, OTHER_WORDS)
+"""Kinds together: all, and those that are asked in the words of the document or in others."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCell:
-    """Answers about real documents of one kind, or of `ALL_KINDS`, at one length in one
+    """Answers about real documents of one kind, or of one of `TOGETHER`, at one length in one
     configuration.
 
     `dense`, `accuracy`: shares that are right read in full and in this configuration. `kept`: share
@@ -367,8 +378,8 @@ class AnswerCell:
 
 
 def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
-    """One cell for each length, scoring and keep and all kinds together, then one for each kind,
-    and for each group of turns of conversations."""
+    """One cell for each length, scoring and keep: of `TOGETHER`, then of each kind, then of each
+    group of turns of conversations."""
     records = [record for record in records if record.suite in ANSWERED]
     pairs = [pair for mode in (Mode.SPARSE, Mode.AUTO) for pair in paired(records, mode)]
 
@@ -379,14 +390,21 @@ def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
     def order(found: tuple[Any, ...]) -> tuple[Any, ...]:
         suite, length, scoring, mode, keep = found
         suite, _, case = suite.partition(CASE)
-        place = SUITE_ORDER.index(suite) if suite else -1
+        place = (*TOGETHER, *SUITE_ORDER).index(suite)
         return place, len(case), case, length, scoring_order(scoring), mode == Mode.AUTO, keep
 
-    groups = {("", *name): group for name, group in grouped(pairs, key).items()}
+    groups = grouped(pairs, lambda pair: (ALL_KINDS, *key(pair)))
+    alone = [pair for pair in pairs if not SUITES[pair[1].suite].chat]
+    groups |= grouped(alone, lambda pair: (_words(pair[1].suite), *key(pair)))
     groups |= grouped(pairs, lambda pair: (pair[1].suite, *key(pair)))
     turns = [pair for pair in pairs if SUITES[pair[1].suite].chat]
     groups |= grouped(turns, lambda pair: (f"{pair[1].suite}{CASE}{pair[1].case}", *key(pair)))
     return tuple(_answer_cell(name, groups[name]) for name in sorted(groups, key=order))
+
+
+def _words(suite: str) -> str:
+    is_other = suite.endswith(REWORDED) or suite.removeprefix(f"{ANSWER}-") in ONE_WORDING
+    return OTHER_WORDS if is_other else OWN_WORDS
 
 
 def _answer_cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> AnswerCell:
@@ -395,7 +413,7 @@ def _answer_cell(key: tuple[Any, ...], pairs: Sequence[Pair]) -> AnswerCell:
     right = sum(here.right for _, here in pairs)
     kept = sum(dense.right and here.right for dense, here in pairs)
     return AnswerCell(
-        kind=suite.removeprefix(f"{ANSWER}-") or ALL_KINDS,
+        kind=suite.removeprefix(f"{ANSWER}-"),
         length=length,
         scoring=scoring,
         mode=mode,

@@ -1,16 +1,18 @@
-"""The results log: a file with a record for each run, so that a stopped evaluation can continue."""
+"""The results log: a record for each run of an evaluation."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.options import Mode
+from benchmarks.json_log import JsonLog
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 REPORTING = ("results", "report")
 """Modules that do not affect measurements."""
@@ -66,62 +68,61 @@ class Record:
         return ReadConfig(Mode(self.mode), self.keep, self.scoring)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Displayed names of target and draft, specchat's version, and the machine."""
+
+    target: str
+    draft: str | None
+    version: str
+    machine: str
+
+
 class ResultsLog:
-    """Records as lines of JSON, appended to one file. The last record of a run counts; incomplete
-    lines are ignored."""
+    """The records of runs, kept in a file, and their origin. The last record of a run counts, and
+    the last origin."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         """Raises UserError if the file cannot be opened."""
+        self._log = JsonLog(path, fresh)
         self._records: dict[tuple[str, ReadConfig], Record] = {}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if fresh:
-                path.unlink(missing_ok=True)
-            self._file = path.open("a+b")
-            self._file.seek(0)
-            data = self._file.read()
-        except OSError as error:
-            raise _write_error(path.parent, error) from None
-        self._folder = path.parent
-        self._cut_off = bool(data) and not data.endswith(b"\n")
-        for line in data.splitlines():
-            if (record := _parse(line)) is not None:
+        self._origin: Origin | None = None
+        for content in self._log.records:
+            if (record := _parse(Record, content)) is not None:
                 self._records[record.item, record.config] = record
+            elif (origin := _parse(Origin, content)) is not None:
+                self._origin = origin
 
     def find(self, item: str, config: ReadConfig) -> Record | None:
         return self._records.get((item, config))
 
     def add(self, record: Record) -> None:
-        """Append a record and flush it. Raises UserError."""
-        line = json.dumps(asdict(record), ensure_ascii=True).encode() + b"\n"
-        try:
-            self._file.write(b"\n" + line if self._cut_off else line)
-            self._file.flush()
-        except OSError as error:
-            raise _write_error(self._folder, error) from None
-        self._cut_off = False
+        """Write what differs from the defaults, at once. Raises UserError."""
+        defaults = {field.name: field.default for field in fields(Record)}
+        differing = {n: v for n, v in asdict(record).items() if v != defaults[n]}
+        self._log.append(differing)
         self._records[record.item, record.config] = record
 
-    def close(self) -> None:
-        self._file.close()
+    @property
+    def origin(self) -> Origin | None:
+        return self._origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        """Raises UserError."""
+        if origin != self._origin:
+            self._log.append(asdict(origin))
+        self._origin = origin
 
 
-def _write_error(folder: Path, error: OSError) -> UserError:
-    return UserError(
-        f"Results cannot be written to '{folder}' ({error.strerror})",
-        "make that folder writable, or free some space on its disk",
-    )
-
-
-def _parse(line: bytes) -> Record | None:
-    names = {field.name for field in fields(Record)}
+def _parse(kind: type[T], content: Mapping[str, Any]) -> T | None:
+    """None for what is none of this version."""
     try:
-        content = json.loads(line)
-        record = Record(**content) if set(content) <= names else None
-        hash(record and (record.item, record.config))
-    except (ValueError, TypeError):
+        parsed = kind(**content)
+        hash(parsed)
+    except TypeError:
         return None
-    return record
+    return parsed
 
 
 def pair_digest(load: Load) -> str:

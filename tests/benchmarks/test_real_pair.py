@@ -72,7 +72,10 @@ def test_the_first_word_is_compared_with_full_reading_and_mlx_lm(
     table = capsys.readouterr().out
     faster = full["cpu_seconds"] / sparse["cpu_seconds"]
     assert f"| {faster:.2f} |" in table.replace("  ", " ")
-    measure(options("first-word --length 512 --keep 0.2"))
+    measure(options("first-word --length 512 --keep 0.2 --markdown --clock"))
+    table = capsys.readouterr().out
+    assert f"| {full['seconds'] / sparse['seconds']:.2f} |" in table.replace("  ", " ")
+    assert table.startswith(f"{records[0]['machine']}\n\n")
     assert len((tmp_path / "first-word.jsonl").read_text().splitlines()) == 3
 
 

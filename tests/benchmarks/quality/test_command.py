@@ -77,6 +77,24 @@ def test_results_are_kept_and_fresh_forgets_them(
     assert len(reader.asks) == 2 * RUNS
 
 
+def test_saved_results_are_reported_without_their_models(
+    reader: Reader, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*SHORT, "--report", str(tmp_path / "first.md")]) == 0
+    first = capsys.readouterr().out
+    (log,) = (cache / "eval").iterdir()
+    saved = log.rename(tmp_path / "saved.jsonl")
+    again = [*SHORT, "--saved", str(saved), "--report", str(tmp_path / "again.md")]
+    assert run(again) == 0
+    assert capsys.readouterr().out == first
+    texts = [(tmp_path / name).read_text() for name in ("first.md", "again.md")]
+    first_report, report = (re.sub("```sh\n.+\n```", "", text) for text in texts)
+    assert first_report == report
+    assert len(reader.asks) == RUNS
+    assert run([*SHORT, "--n", "5", "--saved", str(saved)]) == 0
+    assert "6 of 15 runs were not measured." in capsys.readouterr().out
+
+
 def test_sparse_only_skips_dense_reading(
     reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +235,8 @@ REFUSALS = {
     "report in no folder": (["--report", "{room}/no/report.md"], "cannot be written"),
     "report is a folder": (["--report", "{room}"], "cannot be written"),
     "json in no folder": (["--json", "{room}/no/out.json"], "cannot be written"),
+    "no saved results": (["--saved", "{room}/nothing"], "no results"),
+    "other saved results": (["--saved", "{room}/text.txt"], "no results of these suites"),
     "json is the report": (["--report", "{room}/r.md", "--json", "{room}/r.md"], "two names"),
 }
 

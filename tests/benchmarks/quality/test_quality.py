@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +31,8 @@ def session() -> Iterator[EngineSession]:
 
 
 def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[Record, ...]:
-    with closing(ResultsLog(folder / "results.jsonl")) as log:
-        outcome = Runner(session, settings, log, FolderTokens(target_path()), SWITCH).run()
+    log = ResultsLog(folder / "results.jsonl")
+    outcome = Runner(session, settings, log, FolderTokens(target_path()), SWITCH).run()
     assert outcome.complete
     assert not results.failures(outcome.records)
     return outcome.records

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,10 +247,8 @@ def test_missing_or_different_documents_are_refused() -> None:
 def measured(settings: Settings, folder: Path) -> tuple[tuple[Record, ...], int]:
     """Records by the demo pair, and the number of turns."""
     switch, asked = ScoringSwitch(), 0
-    with (
-        closing(ResultsLog(folder / "results.jsonl")) as log,
-        EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session,
-    ):
+    log = ResultsLog(folder / "results.jsonl")
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
         run = session.run
 

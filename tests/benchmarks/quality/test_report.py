@@ -173,11 +173,12 @@ def test_the_answers_about_real_documents_have_a_table_with_totals() -> None:
     totals = re.findall(r"^all +(.+)", both, re.M)
     assert totals[1].split() == ["0.2", "12", "100%", "67%", "67%", "39–86", "0", "25%", "0"]
     assert totals[3].startswith("--auto")
+    assert re.search(r"^other words +0\.2 +12 ", both, re.M)
     assert re.search(r"^english-reworded +0\.2 +6 ", both, re.M)
     report = markdown(study)
     assert "| english-reworded | both | 1,024 | 0.2 | 6 | 100% | 67% | 67% |" in report
     assert "| all | random | 1,024 | 1 | 12 |" in report
-    assert len(json.loads(as_json(study))["answers"]) == 3 * (2 * len(KEEPS) + 1)
+    assert len(json.loads(as_json(study))["answers"]) == 4 * (2 * len(KEEPS) + 1)
 
 
 def test_a_guard_table_without_unsafe_items_says_so() -> None:

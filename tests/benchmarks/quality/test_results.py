@@ -10,7 +10,7 @@ from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
 from benchmarks.quality import results
 from benchmarks.quality.results import (
-    ALL_KINDS,
+    TOGETHER,
     answer_cells,
     guard_stats,
     keep_rows,
@@ -74,9 +74,11 @@ def test_answers_are_counted_by_kind_and_together() -> None:
     records += both("real/1024/0", True, True)
     cells = answer_cells(records)
     assert [(cell.kind, cell.label) for cell in cells] == [
-        (kind, label) for kind in (ALL_KINDS, "code", "tables") for label in ("0.2", "--auto")
+        (kind, label) for kind in (*TOGETHER, "code", "tables") for label in ("0.2", "--auto")
     ]
-    together, auto, code = cells[:3]
+    together, auto = cells[:2]
+    code, tables = cells[6], cells[8]
+    assert (cells[2].n, cells[4].n) == (code.n, tables.n), "tables are asked in other words"
     assert (together.n, together.dense.share, together.accuracy.share) == (5, 0.6, 0.6)
     assert (together.kept, together.gained) == (wilson(2, 3), 1)
     assert (together.read_fraction, together.in_full, together.flagged) == (0.25, 0, 0)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -45,20 +44,20 @@ def measure(
 ) -> tuple[Outcome, list[Ask]]:
     """Cancels in turn `stop_at`, counted from 1, or before the first one if 0."""
     reader = reader or Reader()
-    with closing(ResultsLog(file, fresh)) as ledger:
-        session, switch = EngineSession(reader), reader.switch
-        runner = Runner(session, settings, ledger, TOKENS, switch, reader.context)
+    ledger = ResultsLog(file, fresh)
+    session, switch = EngineSession(reader), reader.switch
+    runner = Runner(session, settings, ledger, TOKENS, switch, reader.context)
 
-        def stop(ask: Ask) -> None:
-            if len(reader.asks) == stop_at:
-                runner.cancel()
-                reader.turn.cancel()  # the session knows the turn only after `ask`
-
-        if stop_at is not None:
-            reader.on_ask = stop
-        if stop_at == 0:
+    def stop(ask: Ask) -> None:
+        if len(reader.asks) == stop_at:
             runner.cancel()
-        return runner.run(on_progress), reader.asks
+            reader.turn.cancel()  # the session knows the turn only after `ask`
+
+    if stop_at is not None:
+        reader.on_ask = stop
+    if stop_at == 0:
+        runner.cancel()
+    return runner.run(on_progress), reader.asks
 
 
 def test_each_item_is_read_densely_first_and_then_in_each_configuration(file: Path) -> None:
