@@ -376,7 +376,8 @@ def _whole_turn(pair: ModelPair, cell: Cell, llama: Path) -> Figures:
     import mlx.core as mx
 
     mx.clear_cache()
-    way, tokens, text = cell["way"], cell["tokens"], excerpt(pair, cell["length"])
+    way, tokens = cell["way"], cell["tokens"]
+    text = excerpt(pair, cell["length"], tokens)
     ids = pair.prompts.build(asked(text, QUESTION, Mode.FULL).messages).ids
     if way == LLAMA:
         program = str(Path(__file__).with_name("llama_cpp_turn.py"))
@@ -461,8 +462,14 @@ def long_text() -> str:
     return path.read_text(encoding="utf-8")
 
 
-def excerpt(pair: ModelPair, length: int) -> str:
-    """The beginning of a long text, so that the prompt has about `length` tokens."""
+def excerpt(pair: ModelPair, length: int, answer: int = 1) -> str:
+    """The beginning of a long text, so that the prompt has about `length` tokens. Raises UserError
+    if that and an answer of `answer` tokens exceed the model's context."""
+    if 0 < (context := pair.target.info.context_length) < length + answer:
+        raise UserError(
+            f"The model's context has room for {context - answer:,} tokens before the answer",
+            "choose a shorter --length",
+        )
     text = long_text()[: 8 * length]
     around = len(pair.prompts.build(asked("", QUESTION, Mode.FULL).messages).ids)
     ids = pair.target.tokenizer.encode(text, add_special_tokens=False)[: length - around]

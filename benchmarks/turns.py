@@ -1,12 +1,13 @@
 """The time to the first word in later turns.
 
-Uses the embedded pair, or a random target with the built-in scorer (`--shape`), and a text of more
-than 4,096 tokens or its first `--length`. Turn 2 asks about another part of the text than turn 1,
-once with the conversation in memory and once in a new engine that loads the snapshot. Then other
-conversations about the same text follow: a new one, a branch from turn 4, and a duplicate. Seconds
-run from sending the question to the first token, including loading the snapshot. Ratios are within
-a run and mode: turn 2 over turn 1, and another conversation's question over the same one without
-any cache. Memory is the size of all caches over that of the last conversation's.
+Uses the embedded pair, or another target (`--target`, or `--shape` for random weights) with the
+built-in scorer, and a text of more than 4,096 tokens or its first `--length`. Turn 2 asks about
+another part of the text than turn 1, once with the conversation in memory and once in a new engine
+that loads the snapshot. Then other conversations about the same text follow: a new one, a branch
+from turn 4, and a duplicate. Seconds run from sending the question to the first token, including
+loading the snapshot. Ratios are within a run and mode: turn 2 over turn 1, and another
+conversation's question over the same one without any cache. Memory is the size of all caches over
+that of the last conversation's.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
         if options.shapes:
             save_target(Path(folder), options.shape, options.scale)
             load, keep = resolve_pair(folder, BUILT_IN), DEFAULT_KEEP_RATIO
+        elif options.target:
+            load, keep = resolve_pair(options.target, BUILT_IN), DEFAULT_KEEP_RATIO
         if options.lengths:
             characters = round(options.lengths[0] * CHARACTERS_PER_TOKEN)
             document = replace(document, text=document.text[:characters])
@@ -178,12 +181,10 @@ def _ask(
 
 
 def about(result: Result) -> str:
-    shapes = result.options.get("shapes")
-    who, keep = (
-        (f"{shapes[0]} with random weights and the built-in scorer", f"{DEFAULT_KEEP_RATIO:g}")
-        if shapes
-        else ("the embedded pair", "auto")
-    )
+    shapes, target = result.options.get("shapes"), result.options.get("target")
+    who, keep = "the embedded pair", "auto"
+    if name := f"{shapes[0]} with random weights" if shapes else target:
+        who, keep = f"{name} and the built-in scorer", f"{DEFAULT_KEEP_RATIO:g}"
     return (
         f"Seconds to the first word of an answer by {who}, about a text of"
         f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {keep}; each"
@@ -211,5 +212,5 @@ BENCH = Bench(
         Column("snapshot, MB", "snapshot", ".1f"),
     ),
     report_args="--runs 3",
-    flags={"shape": None, "scale": "1", "length": None, "runs": "5"},
+    flags={"target": None, "shape": None, "scale": "1", "length": None, "runs": "5"},
 )

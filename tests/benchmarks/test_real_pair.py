@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.chat.sample import sample
+from app.errors import UserError
 from app.models.embedded import EMBEDDED
 from benchmarks import real_pair
 from benchmarks.__main__ import parser
@@ -100,3 +101,8 @@ def test_answers_are_the_same_with_proposals(options: Options, tmp_path: Path) -
     assert figures["written"] == 12
     assert figures["plain"] > 0
     assert figures["fast"] > 0
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused(options: Options) -> None:
+    with pytest.raises(UserError, match="131,071 tokens before the answer"):
+        measure(options("first-word --length 128k --keep 0.5"))
