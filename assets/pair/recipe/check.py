@@ -16,7 +16,7 @@ import torch
 from corpus import LICENCES, training_texts
 from data import Document, Prompt, Row, Writer, ask
 from hybrid import Hybrid, build
-from model import Model
+from model import Model, saved_weights
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -96,7 +96,7 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     model = build(a.model)
-    model.load_state_dict(torch.load(a.checkpoint)["model"])
+    model.load_state_dict(saved_weights(a.checkpoint))
     prompt = Prompt(Tokenizer.from_file(str(a.tokenizer / "tokenizer.json")))
     texts = training_texts(a.licences)
     for length in a.length:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from hybrid import Hybrid, build, published
-from model import SHAPES
+from model import SHAPES, saved_weights
 from safetensors.torch import save_file
 from tokenizer import END_OF_TEXT, TURN_END
 from tokenizers import Tokenizer
@@ -25,7 +25,7 @@ def export(name: str, tokenizer: Path, checkpoint: Path, out: Path, dtype: str) 
     for folder in (temporary, old):
         shutil.rmtree(folder, ignore_errors=True)
     temporary.mkdir(parents=True)
-    weights, model = torch.load(checkpoint, map_location="cpu")["model"], build(name)
+    weights, model = saved_weights(checkpoint), build(name)
     if isinstance(model, Hybrid):
         weights = published(weights)
     kind = getattr(torch, dtype)

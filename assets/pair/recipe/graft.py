@@ -17,8 +17,7 @@ from corpus import LICENCES, training_texts
 from data import Mix, Rows
 from grow import fitted
 from hybrid import HYBRID, Hybrid, HybridBlock
-from model import SHAPES, Block, Model
-from safetensors.torch import load_file
+from model import SHAPES, Block, Model, saved_weights
 from tokenizers import Tokenizer
 from torch import Tensor
 from train import optimisers
@@ -126,7 +125,7 @@ def main() -> None:
     torch.manual_seed(a.seed)
     torch.set_num_threads(a.threads)
     target, hybrid = Model(SHAPES["target"]), Hybrid(HYBRID)
-    target.load_state_dict(load_file(a.start / "model.safetensors"))
+    target.load_state_dict(saved_weights(a.start))
     tokenizer = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
     mix = Mix(LENGTH, gapped=0.3, reach=65536)
     batches = Rows(tokenizer, training_texts(a.licences), mix, a.seed).batches(ROWS)

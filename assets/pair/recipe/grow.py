@@ -20,8 +20,7 @@ from random import Random
 import torch
 from corpus import LICENCES, training_texts
 from data import Mix, Prompt, Rows
-from model import SHAPES, SLOW, Model, at_offset
-from safetensors.torch import load_file
+from model import SHAPES, SLOW, Model, at_offset, saved_weights
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -176,10 +175,7 @@ def main() -> None:
     a = parser.parse_args()
     torch.manual_seed(a.seed)
     small, big = Model(SHAPES["sapling"]), Model(SHAPES["target"])
-    folder = a.start.is_dir()
-    small.load_state_dict(
-        load_file(a.start / "model.safetensors") if folder else torch.load(a.start)["model"]
-    )
+    small.load_state_dict(saved_weights(a.start))
     enlarge(small, big)
     tokenizer = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
     rows = Rows(tokenizer, training_texts(a.licences), Mix(512, gapped=0), a.seed)

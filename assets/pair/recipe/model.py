@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -197,6 +199,14 @@ class Model(LanguageModel):
         blocks = (Block(shape) for _ in range(shape.num_hidden_layers))
         super().__init__(shape, Decoder(shape, blocks), shape.head_dim)
         self.initialise()
+
+
+def saved_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint or of an exported folder of the pair, on the CPU."""
+    if path.is_dir():
+        return load_file(path / "model.safetensors")
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu")["model"]
+    return weights
 
 
 def at_offset(shape: Shape, offset: float, pairs: range) -> tuple[Tensor, Tensor]:

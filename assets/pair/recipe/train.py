@@ -17,8 +17,7 @@ import torch
 from corpus import LICENCES, training_texts
 from data import Mix, Rows
 from hybrid import Hybrid, build
-from model import SHAPES, Model, prime
-from safetensors.torch import load_file
+from model import SHAPES, Model, prime, saved_weights
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -147,7 +146,7 @@ def main() -> None:
         layer.forward = torch.compile(layer.forward, dynamic=False)
     optimizers = optimisers(model, a.rate)
     if a.start and a.start.is_dir():
-        model.load_state_dict(load_file(a.start / "model.safetensors"))
+        model.load_state_dict(saved_weights(a.start))
     elif a.start:
         state = torch.load(a.start, map_location=a.device)
         model.load_state_dict(state["model"])
