@@ -285,7 +285,7 @@ class PrefixCache:
         states = point.states if point else dict(enumerate(flatten(self._make_cache())))
         for index, layer in enumerate(flatten(self.cache)):
             if isinstance(layer, ArraysCache):
-                layer.cache = copy.deepcopy(states[index]).cache
+                layer.cache = list(states[index].cache)
 
     def _fill(
         self,
