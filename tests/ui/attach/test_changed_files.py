@@ -167,6 +167,7 @@ async def test_a_file_that_is_gone_says_so_and_stays_as_it_was(tmp_path: Path) -
         assert box_text(pilot) == ""
         await ask(pilot, engine)
         assert texts(engine) == [[OLD]]
+        await checked(pilot)
         await until_shown(pilot, "↻ contract.txt · gone")
         await pilot.press("shift+tab", "enter")
         await until_shown(pilot, "There is no file or folder")
@@ -256,6 +257,7 @@ async def test_files_of_a_folder_wait_while_its_new_version_is_unsent(tmp_path: 
         assert not chat(pilot).composer.chips.offers
         await ask(pilot, engine, "And now?")
         assert texts(engine)[0][1:] == ["a.txt has changed\n", "b.txt is old\n"]
+        await checked(pilot)
         await until_shown(pilot, "↻ src/ · 1 changed")
 
 
