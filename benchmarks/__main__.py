@@ -241,7 +241,14 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
     say("--report", metavar="OUT.md", help="write a Markdown report")
     say("--fresh", action="store_true", help="discard earlier results")
-    say("--saved", metavar="LOG", help="report the results in this log, and measure nothing")
+    say(
+        "--saved",
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="report the results in this log, and measure nothing (repeatable; the first log that"
+        " has a result counts)",
+    )
 
 
 if __name__ == "__main__":

@@ -126,17 +126,32 @@ def _study(
 
 
 def _saved_study(options: argparse.Namespace, settings: Settings) -> Study:
-    """The results of a log, without the models that made them. Raises UserError."""
-    path = Path(options.saved)
-    if not path.is_file():
-        raise UserError(f"There are no results in '{path}'", "name a results log")
-    log = ResultsLog(path)
+    """The results in logs, without the models that made them. Raises UserError."""
+    logs = []
+    for name in options.saved:
+        if not Path(name).is_file():
+            raise UserError(f"There are no results in '{name}'", "name a results log")
+        logs.append(ResultsLog(Path(name)))
     runs = [(key.id, how) for key in item_keys(settings) for how in settings.configs(key.suite)]
-    found = tuple(record for run in runs if (record := log.find(*run)) is not None)
+    results = (next(filter(None, (log.find(*run) for log in logs)), None) for run in runs)
+    found = tuple(record for record in results if record is not None)
     if not found:
-        raise UserError(f"'{path}' has no results of these suites", "choose others with --suite")
+        names = ", ".join(options.saved)
+        raise UserError(f"'{names}' has no results of these suites", "choose others with --suite")
     missing = f"{len(runs) - len(found):,} of {len(runs):,} runs were not measured."
-    return _study(options, settings, log.origin, found, (missing,) * (len(found) < len(runs)))
+    origin = _joined([log.origin for log in logs if log.origin is not None])
+    return _study(options, settings, origin, found, (missing,) * (len(found) < len(runs)))
+
+
+def _joined(origins: Sequence[Origin]) -> Origin | None:
+    """One origin that names all of these targets and machines."""
+    if not origins:
+        return None
+    target, machine = (
+        "; ".join(dict.fromkeys(getattr(origin, name) for origin in origins))
+        for name in ("target", "machine")
+    )
+    return replace(origins[0], target=target, machine=machine)
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -159,9 +174,10 @@ def _command(options: argparse.Namespace) -> str:
         ("tune", options.tune),
         ("ablate", options.ablate),
         ("file", options.files),
+        ("saved", options.saved),
     ):
         parts += [part for value in values for part in (f"--{name}", value)]
-    for name in ("saved", "json", "report"):
+    for name in ("json", "report"):
         if value := getattr(options, name):
             parts += [f"--{name}", value]
     return shlex.join(parts)

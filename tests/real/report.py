@@ -1,7 +1,8 @@
 """Measures real models on real documents, and writes benchmarks/results/real-models/*.md.
 
 `make real-report` does it; it takes hours on two cores, and continues where it was stopped. With
-names, only those tables. Those of the larger pair (`pair-…`) are only measured by name.
+names, only those tables. Those of the larger pair (`pair-…`) are only measured by name, and are
+written to benchmarks/results/real-pair.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from tests.real.packages import (
 SMOL = f"--pair {SMOLLM2.repository} {SMOLLM2.repository}"
 GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
 PAIR = f"--target {LARGER_QWEN_CODER.repository} --draft builtin"
+LARGER_TABLES = "pair-"
+"""The names of tables of the larger pair begin with this."""
 NEEDLES = "pair-needles"
 """The table that asks about generated documents."""
 PASSAGES, ANSWERS = "--suite passage,passage-reworded", "--suite real,real-reworded"
@@ -79,7 +82,7 @@ TABLES = {
         " --scoring builtin,lexical,first --auto --n 32"
     ),
     NEEDLES: (
-        f"--suite needle,lookup,vt {PAIR} --length 4k,8k,16k,32k --keep 0.1,0.2 --auto --n 3"
+        f"--suite needle,lookup,vt {PAIR} --length 4k,8k,16k,32k --keep 0.1,0.2 --auto --n 12"
     ),
     "pair-conversation": (
         f"--suite answer-conversation {PAIR} --length 6k --keep 0.2 --auto --n 75"
@@ -90,13 +93,12 @@ TABLES = {
 
 
 def main() -> int:
-    names = sys.argv[1:] or [name for name in TABLES if not name.startswith("pair-")]
+    names = sys.argv[1:] or [name for name in TABLES if not name.startswith(LARGER_TABLES)]
     if unknown := [name for name in names if name not in TABLES]:
         sys.stderr.write(f"There is no table {unknown[0]!r}: choose from {', '.join(TABLES)}.\n")
         return 2
     if status := exit_status(partial(_fetch_for, names)):
         return status
-    (ROOT / "benchmarks" / "results" / "real-models").mkdir(exist_ok=True)
     for name in names:
         sys.stderr.write(f"── {name} ──\n")
         options = TABLES[name]
@@ -104,7 +106,7 @@ def main() -> int:
             options += f" --file {FOLDER.relative_to(ROOT)}"
         command = [sys.executable, "-m", "benchmarks", "quality", *options.split()]
         done = subprocess.run(
-            [*command, "--report", f"benchmarks/results/real-models/{name}.md"],
+            [*command, "--report", _report(name)],
             cwd=ROOT,
             env={**os.environ, "HF_HUB_CACHE": str(CACHE.folder)},
             stdout=subprocess.DEVNULL,
@@ -112,6 +114,11 @@ def main() -> int:
         if done.returncode:
             return done.returncode
     return 0
+
+
+def _report(name: str) -> str:
+    group = "real-pair" if name.startswith(LARGER_TABLES) else "real-models"
+    return f"benchmarks/results/{group}/{name.removeprefix(LARGER_TABLES)}.md"
 
 
 def _fetch_for(names: Sequence[str]) -> None:

@@ -95,6 +95,25 @@ def test_saved_results_are_reported_without_their_models(
     assert "6 of 15 runs were not measured." in capsys.readouterr().out
 
 
+def test_the_first_saved_log_that_has_a_result_counts(
+    reader: Reader, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(SHORT) == 0
+    expected = capsys.readouterr().out
+    (log,) = (cache / "eval").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    changed = lines[0].replace('"machine": "', '"machine": "another machine, ')
+    logs[0].write_text("".join([lines[0], *lines[1::2]]))
+    logs[1].write_text("".join([changed, *lines[1:]]))
+    report = tmp_path / "report.md"
+    saved = [part for path in logs for part in ("--saved", str(path))]
+    assert run([*SHORT, *saved, "--report", str(report)]) == 0
+    assert capsys.readouterr().out == expected
+    assert "; another machine, " in report.read_text()
+    assert " ".join(saved) in report.read_text()
+
+
 def test_sparse_only_skips_dense_reading(
     reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
