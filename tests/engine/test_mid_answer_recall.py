@@ -234,6 +234,8 @@ def test_after_a_cancelled_recall_the_next_turn_continues_from_there(
     assert writing.steps == fail_at
     assert find_mismatch(writing.target) is None
     known = writing.target.cached.copy()
+    chunks = np.concatenate([chunk_positions(1), chunk_positions(2)])
+    assert np.array_equal(writing.read[0][0], chunks[known[chunks]])
     logits = writing.chat.read(second, (1, 4))
     assert writing.target.cached[second.pinned].all()
     assert writing.target.cached[: len(known)][known].all(), "nothing is lost"

@@ -3,7 +3,7 @@
 A *row* is the entry of one token in all layers that store every token. `PrefixCache.reads` has the
 number of the forward that wrote it: two caches with the same number at a position (one is a fork of
 the other) have the same row. Only one of them holds it; in the other it is *absent* until that
-cache is used again. Sliding windows and recurrent states are small and are not shared.
+cache is used again. Sliding windows and recurrent states are not shared.
 """
 
 from __future__ import annotations

@@ -110,14 +110,16 @@ class MidAnswerRecall:
         self._due = []
         self._skipped[missing] = False
         self._budget -= len(missing)
-        target.prefill_at(
-            self._model.model,
-            ids,
-            np.union1d(np.concatenate([missing, stale]), reread),
-            self._model.step,
-            self._on_step,
-            self._on_part,
-        )
+        try:
+            target.prefill_at(
+                self._model.model,
+                ids,
+                np.union1d(np.concatenate([missing, stale]), reread),
+                self._model.step,
+                self._on_step,
+                self._on_part,
+            )
+        finally:
+            self._on_read(np.setdiff1d(missing, target.uncached(missing)))
         set_next_position(target.cache, last)
-        self._on_read(missing)
         return int(ids[-1])

@@ -90,26 +90,27 @@ class PromptReader:
         scored = replace(self._score(prompt, scorer), tuning=tuning, cached=cached)
         selected = self._select(scored).positions[:-1]
         missing = target.uncached(selected)
+        skipped = int((missing < start).sum())
         if self._reread_is_faster(prompt, missing, start):
             cached_count = int(target.cached.sum())
-            start = target.rewind(prompt.first_eligible)
+            target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(replace(scored, cached=cached)).positions[:-1]
             self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
-            missing = target.uncached(selected)
-        elif len(missing) and missing[0] < start:
+            missing, skipped = target.uncached(selected), 0
+        elif skipped:
             if target.can_insert_at(int(missing[0])):
                 # The question must attend to recalled tokens, so it is read again.
-                start = target.rewind(prompt.question_start)
+                target.rewind(prompt.question_start)
                 # Tokens right after a recalled chunk are read again, too: they were read without
                 # that chunk as context.
                 if len(stale := target.stale_runs(missing, tuning.chunk)):
                     target.evict(stale)
-            else:  # recurrent layers cannot insert a token before those they have read
+            else:  # a recurrent state cannot take up a token before those it has read
                 target.rewind(int(missing[0]))
             missing = target.uncached(selected)
         self.reused_tokens = int(target.cached.sum())
-        self.recalled_tokens = int((missing < start).sum())
+        self.recalled_tokens = skipped
         target.set_retain_all(True)
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
@@ -269,12 +270,9 @@ class PromptReader:
         target = self._target
         if not target.needs_checkpoints:
             return {}
-        questions, ends = (
-            [s.start for s in prompt.segments if s.kind is kind]
-            for kind in (SegmentKind.QUESTION, SegmentKind.GENERATION)
-        )
-        borders = dict.fromkeys([*questions, *ends], False)
-        borders |= dict.fromkeys([prompt.first_eligible, *questions[:1]], True)
+        ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
+        borders = dict.fromkeys([prompt.question_start, *ends], False)
+        borders |= dict.fromkeys([prompt.first_eligible, prompt.first_text], True)
         documents = prompt.tokens_of(SegmentKind.DOCUMENT)
         read = positions[documents[positions]]
         if within and len(read):

@@ -99,8 +99,8 @@ class Turn:
         self._recall_refusal: Reason | None = None
         """Why nothing can be recalled while the answer is written, if it should be."""
         self._recalled_mid_answer = 0
-        self._mtp: MTPProposals | None = None
         """Tokens recalled while the answer was written."""
+        self._mtp: MTPProposals | None = None
         self._resume_from: int | None = None
         """Where prefill starts when the turn continues an answer whose prompt is cached."""
         self._fallback: Reason | None = None

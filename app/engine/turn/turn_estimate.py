@@ -147,7 +147,8 @@ class TurnEstimate:
     def can_recall(self, count: int) -> bool:
         """Whether memory suffices to cache `count` more tokens."""
         cached = int(self.cache.target.cached.sum())
-        need = prefill_need(self.pair.target, count, cached + count, retain_all=True)
+        target = self.pair.target
+        need = prefill_need(target, count, cached + count, retain_all=True, checkpoints=1)
         return self._shortfall(need) is None
 
     @property
