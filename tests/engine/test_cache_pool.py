@@ -100,7 +100,8 @@ def test_a_second_turn_reads_only_new_tokens(loaded: Driver) -> None:
     assert first.statistics.reused_tokens == 0
     assert later.statistics.reused_tokens > 0.85 * first.statistics.read_tokens
     new = later.statistics.read_tokens - later.statistics.reused_tokens
-    assert new - later.statistics.recalled_tokens < 60
+    recalled = later.statistics.recalled_tokens
+    assert new - recalled < 60 + recalled, "what follows a recalled chunk is read again"
     assert loaded.of(Selected)[-1].selected_tokens == later.statistics.read_tokens
 
 
