@@ -97,11 +97,10 @@ class Prompt:
     def first_text(self) -> int:
         """Index of the first token after the first documents (without any: after the instructions),
         where the user's own words begin."""
-        kinds = [s.kind for s in self.segments]
-        documents = SegmentKind.DOCUMENT in kinds
-        after = self.segments[kinds.index(SegmentKind.DOCUMENT) if documents else 0 :]
         texts = (SegmentKind.HISTORY, SegmentKind.QUESTION)
-        return next((s.start for s in after if s.kind in texts), self.question_start)
+        first = next((s.start for s in self.segments if s.kind is SegmentKind.DOCUMENT), 0)
+        found = (s.start for s in self.segments if s.kind in texts and s.start >= first)
+        return next(found, self.question_start)
 
     def tokens_of(self, kind: SegmentKind) -> NDArray[np.bool_]:
         """Mask of the tokens in segments of this kind, bool (M,)."""
