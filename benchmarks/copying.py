@@ -77,12 +77,27 @@ def tasks(target: str) -> dict[str, list[Question]]:
         "What does the text say about developers that use the GNU GPL? Quote it.",
         'Write down the section "Definitions" of the text.',
     )
-    editing = "Repeat the first function with a docstring added, and change nothing else."
+    editing = (
+        "Repeat the first function with a docstring added, and change nothing else.",
+        "Rename every constant in this module to lower case, and write down the whole module.",
+        "Write down the module's imports and constants with a comment behind each of them.",
+        "Write a unit test of the first function.",
+    )
+    chat = (
+        "Summarise the text in a few sentences.",
+        "For whom is this licence a good choice, and for whom is it not?",
+        "Explain to a beginner what a copyright is, and what the text does with it.",
+        "Write an email to a colleague about what this text means for our product.",
+    )
+    free = (
+        "Forget the text. Tell me a story about a lighthouse.",
+        "Forget the text. Plan a week of dinners for a family of four.",
+    )
     return {
         "quoting": [(licence, question) for question in quoting],
-        "editing code": [(Document("train.py", code), editing)],
-        "summarising": [(licence, "Summarise the text in a few sentences.")],
-        "free text": [(licence, "Forget the text. Tell me a story about a lighthouse.")],
+        "editing code": [(Document("train.py", code), question) for question in editing],
+        "chat": [(licence, question) for question in chat],
+        "free text": [(licence, question) for question in free],
     }
 
 

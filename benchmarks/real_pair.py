@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,20 +20,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
-from itertools import product
+from functools import cache, partial
+from itertools import chain, product
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
+
+import numpy as np
 
 from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.cli.ask import read_inputs
 from app.cli.bench import machine
 from app.cli.options import ANSWER, parse_fraction, parse_prompt_length, whole
 from app.engine.backend import blas
 from app.errors import UserError
 from app.models.embedded import BUILT_IN
 from app.protocol.commands import Ask, CachePolicy
-from app.protocol.events import Event, Finished, Token
+from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
@@ -41,6 +47,9 @@ from app.util.tables import TextTable
 from benchmarks.copying import tasks
 from benchmarks.harness import parse_list
 from benchmarks.json_log import JsonLog
+from benchmarks.quality.real_documents import Corpus, facts_of
+from benchmarks.quality.suites import GROUPS, Item, has_other_words
+from benchmarks.quality.tokens import FolderTokens
 from benchmarks.token_turn import finished, plain, run_turn
 
 if TYPE_CHECKING:
@@ -203,23 +212,31 @@ def writing(options: argparse.Namespace, log: Log) -> TextTable:
 
     def runs(draft: str, kind: str) -> list[Cell]:
         cell = {"target": options.target, "draft": draft, "kind": kind, "tokens": options.tokens}
+        cell |= {"temperature": options.temperature} if options.temperature else {}
         every = product(range(len(questions[kind])), range(options.runs))
         return [cell | {"question": question, "run": number} for question, number in every]
 
     def measure(pair: ModelPair, cell: Cell) -> Figures:
         document, question = questions[cell["kind"]][cell["question"]]
-        text = document.text[:WRITING_TEXT]
-        return _written_both_ways(pair, asked(text, question, Mode.SPARSE, 0.5, cell["tokens"]))
+        ask = asked(document.text[:WRITING_TEXT], question, Mode.SPARSE, 0.5, cell["tokens"])
+        temperature, seed = cell.get("temperature", 0.0), cell["run"]
+        return _written_both_ways(
+            pair,
+            replace(ask, sampling=replace(ask.sampling, temperature=temperature, seed=seed)),
+        )
+
+    names = ("plain_seconds", "fast_seconds") if options.clock else ("plain", "fast")
 
     for draft in options.drafts:
         cells = [cell for kind in questions for cell in runs(draft, kind)]
         log.fill(cells, partial(loaded, options.target, draft), measure)
         for kind in questions:
             found = log.figures(runs(draft, kind))
-            faster = [one["plain"] / one["fast"] for one in found]
+            if not found:
+                continue
+            faster = [one[names[0]] / one[names[1]] for one in found]
             plain, fast, proposed, accepted, same = (
-                sum(one[name] for one in found)
-                for name in ("plain", "fast", "proposed", "accepted", "same")
+                sum(one[name] for one in found) for name in (*names, "proposed", "accepted", "same")
             )
             gain = [f"{plain / fast:.2f}", f"{min(faster):.2f} to {max(faster):.2f}"]
             right = [f"{proposed}", f"{accepted / max(proposed, 1):.0%}"]
@@ -231,8 +248,8 @@ def writing(options: argparse.Namespace, log: Log) -> TextTable:
 
 
 def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
-    """Seconds of the process a token after the first one, without and with proposals (`plain`,
-    `fast`)."""
+    """Seconds a token after the first one, without and with proposals: of the process (`plain`,
+    `fast`), and on the clock."""
     from app.engine.memory.conversation_cache import ConversationCache
 
     cache, found = ConversationCache(pair), {}
@@ -242,12 +259,15 @@ def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
         run_turn(pair, replace(ask, sampling=sampling), cache, events)
         ended = events[-1]
         assert isinstance(ended, Finished)
-        found[speculate] = ended, events.seconds / max(len(ended.generated_ids) - 1, 1)
-    (slow, slow_seconds), (fast, fast_seconds) = found[False], found[True]
+        tokens = max(len(ended.generated_ids) - 1, 1)
+        found[speculate] = ended, events.cpu_seconds / tokens, events.seconds / tokens
+    (slow, slow_cpu, slow_seconds), (fast, fast_cpu, fast_seconds) = found[False], found[True]
     statistics = finished([fast])
     return {
-        "plain": slow_seconds,
-        "fast": fast_seconds,
+        "plain": slow_cpu,
+        "fast": fast_cpu,
+        "plain_seconds": slow_seconds,
+        "fast_seconds": fast_seconds,
         "proposed": statistics.proposed_tokens,
         "accepted": statistics.accepted_tokens,
         "written": len(fast.generated_ids),
@@ -257,23 +277,30 @@ def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
 
 
 class _Clocked(list[Event]):
-    """The events of a turn, and the process's `seconds` from the first token to the end. Calls
-    `on_first` at the first token."""
+    """The events of a turn, and the `seconds` from the first token to the end, on the clock and of
+    the process. Calls `on_first` at the first token."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None, begins: bool = False) -> None:
         """With `begins`, the seconds are from now to the end."""
         super().__init__()
         self._on_first = on_first
-        self.first: float | None = time.process_time() if begins else None
-        self.seconds = 0.0
+        self._first = _now() if begins else None
+        self.seconds = self.cpu_seconds = 0.0
 
     def append(self, event: Event) -> None:
-        if self.first is None and isinstance(event, Token) and event.ids:
-            self.first = time.process_time()
+        if self._first is None and isinstance(event, Token) and event.ids:
+            self._first = _now()
             self._on_first()
-        if isinstance(event, Finished) and self.first is not None:
-            self.seconds = time.process_time() - self.first
+        if isinstance(event, Finished) and self._first is not None:
+            self.seconds, self.cpu_seconds = (
+                now - before for now, before in zip(_now(), self._first, strict=True)
+            )
         super().append(event)
+
+
+def _now() -> tuple[float, float]:
+    """Seconds on the clock, and of the process."""
+    return time.perf_counter(), time.process_time()
 
 
 # -------------------------------------------------------------------------- shared prefixes
@@ -303,8 +330,6 @@ def prefix(options: argparse.Namespace, log: Log) -> TextTable:
 
 @contextmanager
 def _session(target: str) -> Iterator[EngineSession]:
-    from app.chat.model_pairs import resolve_pair
-
     with EngineSession() as session:
         session.load(resolve_pair(target))
         yield session
@@ -334,12 +359,140 @@ def _second_conversation(session: EngineSession, cell: Cell) -> Figures:
             events.append(event)
         statistics = finished(events)
     return {
-        "cpu_seconds": events.seconds,
+        "cpu_seconds": events.cpu_seconds,
         "seconds": statistics.ttft,
         "prompt": statistics.prompt_tokens,
         "read": statistics.read_tokens,
         "reused": statistics.reused_tokens,
     }
+
+
+# ------------------------------------------------------- likelihood of the right answer
+
+
+def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
+    """How likely the model finds the right answers to questions about real documents: in full and
+    at each keep."""
+    every = [(suite, index) for index in range(options.n) for suite in options.suites]
+    asked_once = [(suite, index) for suite, index in every if index < len(facts_of(suite))]
+    draft = options.drafts[0]
+
+    def runs(length: int, way: str | float, reworded: bool) -> list[Cell]:
+        cell = {"target": options.target, "draft": draft, "length": length, "way": way}
+        return [
+            cell | {"suite": suite, "index": index}
+            for suite, index in asked_once
+            if has_other_words(suite) == reworded
+        ]
+
+    @cache
+    def corpus() -> Corpus:
+        texts = read_inputs([str(TEXTS)]).results
+        files = [document for result in texts for document in result.texts]
+        return Corpus(files, FolderTokens(Path(resolve_pair(options.target).target)))
+
+    def measure(pair: ModelPair, cell: Cell) -> Figures:
+        item = corpus().item(cell["suite"], cell["index"], cell["length"], 0)
+        return _likelihood(pair, item, cell["way"])
+
+    ways = [FULL, *options.keeps]
+    wordings = (False, True)
+    cells = [
+        cell
+        for length in options.lengths
+        for reworded in wordings
+        for each in zip(*(runs(length, way, reworded) for way in ways), strict=True)
+        for cell in each
+    ]
+    log.fill(cells, partial(loaded, options.target, draft), measure)
+    lines = []
+    for length, reworded, way in product(options.lengths, wordings, ways):
+        both = zip(runs(length, FULL, reworded), runs(length, way, reworded), strict=True)
+        pairs = [found for each in both if len(found := log.figures(each)) == 2]
+        if not pairs:
+            continue
+        whole, here = (np.array([each[place]["log"] for each in pairs]) for place in (0, 1))
+        read = fmean(each[1]["read"] for each in pairs)
+        half = float(np.mean(here >= whole - np.log(2)))
+        shown = [f"{np.exp(whole.mean()):.2f}", f"{np.exp(here.mean()):.2f}", f"{half:.0%}"]
+        words = "other words" if reworded else "own words"
+        name = f"keep {way:g}" if isinstance(way, float) else way
+        lines.append([f"{length:,}", words, name, f"{len(pairs)}", f"{read:.0%}", *shown])
+    head = ["tokens", "question in", "read by", "n", "read", "in full", "here", "at least half"]
+    return TextTable(head, lines)
+
+
+def _likelihood(pair: ModelPair, item: Item, way: str | float) -> Figures:
+    """The mean logarithm of the probability of the right answer's tokens, and the share read."""
+    from app.engine.memory.conversation_cache import ConversationCache
+    from app.engine.turn.decode import Decoder
+
+    ids = pair.target.tokenizer.encode(item.answer, add_special_tokens=False)
+    keep = 1.0 if way == FULL else float(way)
+    mode = Mode.FULL if way == FULL else Mode.SPARSE
+    ask = Ask(item.messages, mode, keep, Sampling(max_tokens=len(ids), temperature=0.0))
+    events: list[Event] = []
+    with mock.patch.object(Decoder, "_processors", return_value=[only(ids)]):
+        run_turn(pair, ask, ConversationCache(pair), events)
+    statistics = finished(events)
+    assert statistics.confidence is not None
+    return {"log": math.log(statistics.confidence), "read": statistics.read_fraction}
+
+
+def only(ids: Sequence[int]) -> Callable[[Any, Any], Any]:
+    """A logits processor that allows only these token ids, in order."""
+    import mlx.core as mx
+
+    def only_next(before: Any, logits: Any) -> Any:
+        wanted = ids[min(len(before), len(ids)) - 1]  # before[0] is the prompt's
+        return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
+
+    return only_next
+
+
+# ------------------------------------------------------------------------ number formats
+
+
+def scores(options: argparse.Namespace, log: Log) -> TextTable:
+    """What drafts in bfloat16 and float32 select, and how much of it is the same."""
+    drafts = [draft for draft in options.drafts if draft != BUILT_IN]
+
+    def cell(draft: str, length: int, keep: float) -> Cell:
+        return {"target": options.target, "draft": draft, "length": length, "keep": keep}
+
+    lines = []
+    for draft in drafts:
+        cells = [cell(draft, *each) for each in product(options.lengths, options.keeps)]
+        log.fill(cells, partial(loaded, options.target, draft), _scored_both_ways)
+        for each in cells:
+            for found in log.figures([each]):
+                same, of = found["same"], found["of"]
+                line = [draft.removeprefix("local/"), f"{each['length']:,}", f"{each['keep']:g}"]
+                lines.append([*line, f"{of:,}", f"{same / of:.1%}"])
+    return TextTable(["draft", "tokens", "keep", "selected", "the same in bfloat16"], lines)
+
+
+def _scored_both_ways(pair: ModelPair, cell: Cell) -> Figures:
+    """The number of tokens selected by the draft alone in float32, and of those among them that it
+    selects in bfloat16. Its weights are rounded to bfloat16 for both."""
+    import mlx.core as mx
+
+    from app.engine.memory.conversation_cache import ConversationCache
+    from app.engine.scorers.choice import scorer_by_draft
+
+    assert pair.draft is not None
+    ask = asked(excerpt(pair, cell["length"]), QUESTION, Mode.SPARSE, cell["keep"])
+    found = []
+    for dtype in (mx.bfloat16, mx.float32):
+        pair.draft.model.set_dtype(dtype)
+        events: list[Event] = []
+        by_draft = {"choose_scorer": lambda pair, tokens: scorer_by_draft(pair)}
+        run_turn(pair, ask, ConversationCache(pair), events, **by_draft)
+        finished(events)
+        (selected, *_) = (event for event in events if isinstance(event, Selected))
+        spans = (range(span.start, span.end) for span in selected.spans)
+        found.append(set(chain.from_iterable(spans)))
+    return {"same": len(found[0] & found[1]), "of": len(found[1])}
 
 
 # ------------------------------------------------------------------- beside other programs
@@ -441,7 +594,6 @@ def gguf(target: str) -> Path:
 @contextmanager
 def loaded(target: str, draft: str) -> Iterator[ModelPair]:
     """A pair from the cache of `make real-pair`. Raises UserError if it is not there."""
-    from app.chat.model_pairs import resolve_pair
     from app.engine.pair_loader import load_pair
 
     pair = load_pair(resolve_pair(target, draft), STEP)
@@ -497,6 +649,8 @@ TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {
     "writing": writing,
     "beside": beside,
     "prefix": prefix,
+    "likelihood": likelihood,
+    "scores": scores,
 }
 
 
@@ -526,7 +680,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=partial(parse_list, parse=str),
         default=(BUILT_IN, SMALLER),
         metavar="D,D",
-        help="drafts, such as built-in,local/…",
+        help="drafts, such as builtin,local/…",
     )
     say(
         "--length",
@@ -546,6 +700,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     say("--runs", type=whole("number of runs", 1, 99), default=1, help="runs of each measurement")
     say("--tokens", type=ANSWER, default=64, help="maximum tokens of an answer")
+    say("--temperature", type=float, default=0.0, metavar="T", help="of what is written")
+    say("--n", type=whole("number of items", 1, 999), default=32, help="questions of a suite")
+    say(
+        "--suite",
+        dest="suites",
+        type=partial(parse_list, parse=str),
+        default=GROUPS["answers"],
+        metavar="S,S",
+        help="suites of questions, such as answer-english",
+    )
     say(
         "--llama",
         type=Path,

@@ -20,11 +20,10 @@ from benchmarks.quality.suites import (
     ANSWER,
     ANSWERED,
     JUDGED,
-    ONE_WORDING,
     ONLY_PASSAGES,
-    REWORDED,
     SUITES,
     UNSAFE,
+    has_other_words,
 )
 
 T = TypeVar("T")
@@ -403,7 +402,7 @@ def answer_cells(records: Iterable[Record]) -> tuple[AnswerCell, ...]:
 
 
 def _words(suite: str) -> str:
-    is_other = suite.endswith(REWORDED) or suite.removeprefix(f"{ANSWER}-") in ONE_WORDING
+    is_other = has_other_words(suite)
     return OTHER_WORDS if is_other else OWN_WORDS
 
 

@@ -63,6 +63,11 @@ NEED_FILES = frozenset({HOPS_IN_FILES, *ABOUT_PASSAGES})
 """Suites that read files."""
 
 
+def has_other_words(suite: str) -> bool:
+    """Whether a suite about passages asks in other words than its documents use."""
+    return suite.endswith(REWORDED) or suite.partition("-")[2] in ONE_WORDING
+
+
 class DoesNotFit(ValueError):
     """An item cannot be made at this length; the message is a clause with the reason."""
 
