@@ -418,7 +418,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.CACHE_NOT_QUANTISABLE: (
         "The cache of {model} cannot be quantised to {bits} bits ({error})",
-        "set KV bits to full",
+        "set KV bits to {instead}",
     ),
     FailureKind.NO_SHARDING: (
         "{model} cannot be spread over machines, because mlx-lm does not support that for its"

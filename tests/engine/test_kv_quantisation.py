@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from mlx_lm.models import base as mlx_base
 from mlx_lm.models.cache import QuantizedKVCache
 
+from app.chat import wording
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU
 from app.engine.cache import kv_quantisation
@@ -23,7 +25,11 @@ from app.engine.cache.caches import (
     flatten,
     positioned_layers,
 )
-from app.engine.cache.kv_quantisation import NotQuantisable, Quantisation, find_quantisation
+from app.engine.cache.kv_quantisation import (
+    NotQuantisable,
+    Quantisation,
+    find_quantisation,
+)
 from app.engine.cache.prefill import (
     StepSize,
     forward,
@@ -194,6 +200,26 @@ def test_models_that_cannot_be_quantised_are_refused(
     monkeypatch.undo()
     with pytest.raises(NotQuantisable, match="16 wide"):
         find_quantisation(tiny.build("llama"), 8)
+
+
+def test_keys_that_are_too_large_for_four_bits_are_refused(wide: Any, tmp_path: Path) -> None:
+    """As in Qwen2.5, whose key biases reach 354: 4 bits cannot tell the other numbers of a head
+    apart. A real model wrote `of of of of` then."""
+    folder = tiny.save(tmp_path / "large", "qwen2")
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    for name in [name for name in weights if name.endswith("k_proj.bias")]:
+        last = mx.arange(weights[name].size) % WIDE["head_dim"] == WIDE["head_dim"] - 1
+        weights[name] = mx.where(last, 60.0, weights[name])
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    assert load_one(str(folder), "large", None, kv_bits=8).dense_only is None
+    with pytest.raises(LoadError) as raised:
+        load_one(str(folder), "large", None, kv_bits=4)
+    said = wording.failure(raised.value.failure).sentence
+    assert re.fullmatch(
+        r"The cache of large cannot be quantised to 4 bits \(its answers would change by \d+%\):"
+        r" set KV bits to 8 or full\.",
+        said,
+    )
 
 
 @pytest.mark.parametrize("error", ["Impacting Interactivity", "Insufficient Memory"])

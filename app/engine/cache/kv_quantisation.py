@@ -7,7 +7,7 @@ gets each layer's keys and values dequantised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -20,15 +20,18 @@ from app.engine.cache.positions import PositionRuns
 from app.engine.cache.prefill import forward, make_stock_cache
 from app.estimate.memory import KV_GROUP_SIZES
 
-BITS = (8, 4)
 PROBE_TOKENS = 12
-MAX_ERROR = 0.2
-"""Maximum relative error of the logits with 8 bits. If a model misreads packed values, it is near
-1."""
+MAX_ERRORS = {8: 0.2, 4: 0.4}
+"""Maximum relative error of the logits by bits. It is near 1 if a model misreads packed values, or
+if its keys are too large for 4 bits, as those of Qwen2.5 (docs/real-models.md)."""
 
 
 class NotQuantisable(ValueError):
     """Why a model's cache cannot be quantised, as a clause."""
+
+
+class TooFewBits(NotQuantisable):
+    """The logits change too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +44,20 @@ class Quantisation:
 
 def find_quantisation(model: Any, bits: int) -> Quantisation:
     """How to quantise this model's cache, tested on a few tokens. Raises NotQuantisable."""
-    group_size = find_group_size(model, bits)
+    packed = Quantisation(bits, find_group_size(model, bits))
     try:
-        _check_error(model, Quantisation(max(BITS), group_size))
+        _check_error(model, packed)
     except NotQuantisable:
-        _check_error(model, Quantisation(max(BITS), group_size, packed=False))
-        return Quantisation(bits, group_size, packed=False)
-    return Quantisation(bits, group_size)
+        unpacked = replace(packed, packed=False)
+        _check_error(model, unpacked)
+        return unpacked
+    return packed
 
 
 def find_group_size(model: Any, bits: int) -> int:
     """How many values share a scale. Uses only shapes and reads no weights. Raises
     NotQuantisable."""
-    if bits not in BITS:
+    if bits not in MAX_ERRORS:
         raise NotQuantisable(f"{bits} bits are not supported, only 8 and 4")
     cache = make_stock_cache(model)
     forward(model, cache, np.zeros(1, np.int32))  # never evaluated
@@ -96,5 +100,5 @@ def _check_error(model: Any, quantisation: Quantisation) -> None:
         reraise_device_failure(problem)
         reason = " ".join(str(problem).split())[:120].rstrip(".")
         raise NotQuantisable(f"its attention does not support it ({reason})") from problem
-    if not error <= MAX_ERROR:  # also true for NaN
-        raise NotQuantisable(f"8 bits already change its answers by {error:.0%}")
+    if not error <= MAX_ERRORS[quantisation.bits]:  # also true for NaN
+        raise TooFewBits(f"its answers would change by {error:.0%}")

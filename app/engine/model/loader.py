@@ -22,6 +22,7 @@ from app.engine.cache.caches import Cache
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
     Quantisation,
+    TooFewBits,
     find_group_size,
     find_quantisation,
     quantise_cache,
@@ -314,7 +315,8 @@ def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
     try:
         yield
     except NotQuantisable as error:
-        data = {"model": name, "bits": bits, "error": str(error)}
+        instead = "8 or full" if isinstance(error, TooFewBits) and bits < 8 else "full"
+        data = {"model": name, "bits": bits, "error": str(error), "instead": instead}
         raise LoadError(FailureKind.CACHE_NOT_QUANTISABLE, data) from error
     except (RuntimeError, ValueError) as error:
         raise _folder_error(FailureKind.MODEL_CANNOT_RUN, path, error) from error
