@@ -6,9 +6,11 @@ import argparse
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -17,6 +19,8 @@ from app.errors import UserError
 from app.models.embedded import EMBEDDED
 from benchmarks import real_pair
 from benchmarks.__main__ import parser
+from benchmarks.quality.suites import SUITES, Item, make
+from benchmarks.quality.tokens import Tokens
 from benchmarks.real_pair import Cell, Figures, Log, measure
 
 Options = Callable[[str], argparse.Namespace]
@@ -101,6 +105,51 @@ def test_answers_are_the_same_with_proposals(options: Options, tmp_path: Path) -
     assert figures["written"] == 12
     assert figures["plain"] > 0
     assert figures["fast"] > 0
+
+
+def test_sampled_answers_are_the_same_with_proposals(options: Options, tmp_path: Path) -> None:
+    measure(options("writing --tokens 12 --temperature 0.8"))
+    (record,) = map(json.loads, (tmp_path / "writing.jsonl").read_text().splitlines())
+    assert record["cell"]["temperature"] == 0.8
+    assert record["figures"]["same"] == 1
+
+
+class OneQuestion:
+    """Instead of a corpus of documents that must be fetched."""
+
+    def __init__(self, files: object, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def item(self, suite: str, index: int, length: int, seed: int) -> Item:
+        item = make(SUITES["lookup"], 0, length, seed, self._tokens.count)
+        return replace(item, answer="none of them") if index else item
+
+
+def test_the_likelihood_of_the_right_answer(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second question expects a wrong answer."""
+    monkeypatch.setattr(real_pair, "read_inputs", mock.Mock(return_value=mock.Mock(results=[])))
+    monkeypatch.setattr(real_pair, "Corpus", OneQuestion)
+    measure(options("likelihood --suite answer-english --length 512 --keep 0.1 --n 2"))
+    lines = (tmp_path / "likelihood.jsonl").read_text().splitlines()
+    found = {
+        (record["cell"]["index"], record["cell"]["way"]): record["figures"]
+        for record in map(json.loads, lines)
+    }
+    for way in ("full", 0.1):
+        assert found[1, way]["log"] < -1 < found[0, way]["log"] < 0
+    assert found[0, 0.1]["read"] < 0.5 < found[0, "full"]["read"] == 1
+
+
+def test_what_is_selected_in_two_number_formats(
+    options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(options("scores --length 512 --keep 0.2"))
+    (record,) = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    same, of = record["figures"]["same"], record["figures"]["of"]
+    assert 0 < same <= of < 512
+    assert f"{same / of:.1%}" in capsys.readouterr().out
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused(options: Options) -> None:

@@ -78,8 +78,12 @@ TABLES = {
         f"{ANSWERS} {GEMMA} --length 1k --keep 0.2 --scoring builtin,both,lexical --n 16"
     ),
     "pair-answers": (
-        f"--suite answers {PAIR} --length 2k --keep 0.05,0.1,0.2,0.3"
-        " --scoring builtin,lexical,first --auto --n 32"
+        f"--suite answers {PAIR} --length 2k --keep 0.05,0.1,0.2,0.3,0.5,auto"
+        " --scoring builtin,lexical,first,random --auto --n 32"
+    ),
+    "pair-whole-text": (
+        f"--suite quote,many,count,cwe,fwe,track,hops-in-files {PAIR} --length 4k --keep 0.1,0.2"
+        " --auto --n 21"
     ),
     NEEDLES: (
         f"--suite needle,lookup,vt {PAIR} --length 4k,8k,16k,32k --keep 0.1,0.2 --auto --n 12"
@@ -87,8 +91,7 @@ TABLES = {
     "pair-conversation": (
         f"--suite answer-conversation {PAIR} --length 6k --keep 0.2 --auto --n 75"
     ),
-    "pair-kv-8": f"--suite answers {PAIR} --length 2k --keep 0.2 --kv-bits 8 --n 4",
-    "pair-kv-4": f"--suite answers {PAIR} --length 2k --keep 0.2 --kv-bits 4 --n 4",
+    "pair-kv-8": f"--suite answers {PAIR} --length 2k --keep 0.2 --kv-bits 8 --n 12",
 }
 
 
