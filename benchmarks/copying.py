@@ -122,7 +122,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
         vocabulary = shapes()[shape]["target"]["vocab_size"]
         for length in options.lengths:
             runs = progress.repeat(
-                f"{shape}, {length:,} tokens", partial(_steps, target, vocabulary, length)
+                f"{shape}, {length:,} tokens", partial(steps, target, vocabulary, length)
             )
             yield Row({"model": shape, "length": length, "what": "steps"}, runs)
             for what in FORCED:
@@ -144,8 +144,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             yield Row({"model": loaded.target.name, "what": what}, runs)
 
 
-def _steps(model: Any, vocabulary: int, length: int) -> Run:
-    """The cost of each of SIZES in plain steps, and the expected gain at each of SHARES."""
+def steps(model: Any, vocabulary: int, length: int) -> Run:
+    """The cost of each of SIZES in plain steps, the expected gain at each of SHARES, and how many
+    plain steps there are in a second."""
     import mlx.core as mx
 
     from app.engine.cache.caches import step_undo
@@ -171,7 +172,8 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
         for share in SHARES
     }
     gains = {f"gain_{share:g}": gain for share, gain in best.items()}
-    return {f"cost_{size}": costs[size] for size in SIZES[1:]} | gains
+    relative = {f"cost_{size}": costs[size] for size in SIZES[1:]}
+    return relative | gains | {"a_second": 1 / medians[1]}
 
 
 def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: Iterator[int]) -> Run:

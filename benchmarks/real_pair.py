@@ -44,7 +44,7 @@ from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
 from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
-from benchmarks.copying import tasks
+from benchmarks.copying import SIZES, steps, tasks
 from benchmarks.harness import parse_list
 from benchmarks.json_log import JsonLog
 from benchmarks.quality.real_documents import Corpus, facts_of
@@ -68,6 +68,8 @@ SPARSE = "sparse"
 PREFIX, CHARACTERS_PER_TOKEN = 2048, 4
 WRITING_TEXT = 3000
 """Characters of the text that an answer is about."""
+COMMON_IDS, STEPS_AFTER = 4000, 512
+"""Costs of steps are measured on token ids below the first, after a prompt of the second."""
 T = TypeVar("T")
 Figures = dict[str, Any]
 Cell = Mapping[str, Any]
@@ -211,10 +213,12 @@ def writing(options: argparse.Namespace, log: Log) -> TextTable:
     questions, lines = tasks(options.target), []
 
     def runs(draft: str, kind: str) -> list[Cell]:
-        cell = {"target": options.target, "draft": draft, "kind": kind, "tokens": options.tokens}
-        cell |= {"temperature": options.temperature} if options.temperature else {}
+        of_all = {"temperature": options.temperature} if options.temperature else {}
         every = product(range(len(questions[kind])), range(options.runs))
-        return [cell | {"question": question, "run": number} for question, number in every]
+        return [
+            _written_cell(options, draft, kind, question) | {"run": run, **of_all}
+            for question, run in every
+        ]
 
     def measure(pair: ModelPair, cell: Cell) -> Figures:
         document, question = questions[cell["kind"]][cell["question"]]
@@ -274,6 +278,85 @@ def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
         "same": int(slow.generated_ids == fast.generated_ids),
         "text": fast.text,
     }
+
+
+def agreement(options: argparse.Namespace, log: Log) -> TextTable:
+    """How many tokens of the answers in the table *writing* a draft would have written, and how
+    much faster its proposals could make them at best: by what steps of several tokens cost."""
+    from app.engine.model.speculation import expected
+
+    questions, lines = tasks(options.target), []
+    answers = Log(options.results / "writing.jsonl")
+    for draft in (draft for draft in options.drafts if draft != BUILT_IN):
+        pair = {"target": options.target, "draft": draft}
+        written = {
+            (kind, number): found[0]["text"]
+            for kind in questions
+            for number in range(len(questions[kind]))
+            if (found := answers.figures([_written_cell(options, draft, kind, number)]))
+        }
+
+        def measure(models: ModelPair, cell: Cell, written: Any = written) -> Figures:
+            if "kind" not in cell:
+                return _step_costs(models)
+            document, question = questions[cell["kind"]][cell["question"]]
+            ask = asked(document.text[:WRITING_TEXT], question, Mode.FULL)
+            return _agreed(models, ask, written[cell["kind"], cell["question"]])
+
+        costs_cell = pair | {"what": "steps"}
+        asked_cells = [pair | {"kind": kind, "question": number} for kind, number in written]
+        log.fill([costs_cell, *asked_cells], partial(loaded, options.target, draft), measure)
+        (costs,) = log.figures([costs_cell])
+        for kind in questions:
+            found = log.figures(cell for cell in asked_cells if cell["kind"] == kind)
+            of = sum(one["of"] for one in found)
+            if not of:
+                continue
+            share = sum(one["agreed"] for one in found) / of
+            best, count = max(
+                ((1 + expected(share, size - 1)) / (cost + (size - 1) * costs["draft"]), size - 1)
+                for size in SIZES
+                for cost in [costs.get(f"cost_{size}", 1.0)]
+            )
+            line = [draft.removeprefix("local/"), kind, f"{of}", f"{share:.0%}", f"{best:.2f}"]
+            lines.append([*line, f"{count}"])
+        steps = ", ".join(f"{size}: {costs[f'cost_{size}']:.2f}" for size in SIZES[1:])
+        sys.stderr.write(f"Steps of several tokens, in steps of one: {steps}; a step of the draft:")
+        sys.stderr.write(f" {costs['draft']:.2f}\n")
+    return TextTable(["draft", "writing", "tokens", "agrees", "at best", "proposed at once"], lines)
+
+
+def _written_cell(
+    options: argparse.Namespace, draft: str, kind: str, question: int
+) -> dict[str, Any]:
+    """The cell of the first run of an answer."""
+    pair = {"target": options.target, "draft": draft}
+    return pair | {"kind": kind, "tokens": options.tokens, "question": question, "run": 0}
+
+
+def _agreed(pair: ModelPair, ask: Ask, text: str) -> Figures:
+    """How many tokens of an answer the draft finds most likely, given those before."""
+    import mlx.core as mx
+
+    from app.engine.cache.prefill import forward, make_stock_cache
+
+    assert pair.draft is not None
+    answer = pair.target.tokenizer.encode(text, add_special_tokens=False)
+    ids = np.concatenate([pair.prompts.build(ask.messages).ids, np.array(answer, np.int32)])
+    logits = forward(pair.draft.model, make_stock_cache(pair.draft.model), ids)
+    found = np.array(mx.argmax(logits[0, -len(answer) - 1 : -1], axis=-1))
+    return {"agreed": int(np.sum(found == answer)), "of": len(answer)}
+
+
+def _step_costs(pair: ModelPair) -> Figures:
+    """What steps of several tokens of the target cost in its steps of one token (`cost_2`, …), and
+    what the `draft`'s step of one token costs in them."""
+    assert pair.draft is not None
+    target, draft = (
+        steps(each.model, COMMON_IDS, STEPS_AFTER) for each in (pair.target, pair.draft)
+    )
+    costs = {name: value for name, value in target.items() if name.startswith("cost_")}
+    return costs | {"draft": target["a_second"] / draft["a_second"]}
 
 
 class _Clocked(list[Event]):
@@ -648,6 +731,7 @@ def run(pair: ModelPair, ask: Ask) -> Statistics:
 TABLES: dict[str, Callable[[argparse.Namespace, Log], TextTable]] = {
     "first-word": first_word,
     "writing": writing,
+    "agreement": agreement,
     "beside": beside,
     "prefix": prefix,
     "likelihood": likelihood,

@@ -114,6 +114,19 @@ def test_sampled_answers_are_the_same_with_proposals(options: Options, tmp_path:
     assert record["figures"]["same"] == 1
 
 
+def test_how_much_proposals_could_help(
+    options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(options("writing --tokens 12"))
+    measure(options("agreement --tokens 12"))
+    costs, answer = map(json.loads, (tmp_path / "agreement.jsonl").read_text().splitlines())
+    assert costs["figures"]["cost_16"] > costs["figures"]["cost_2"] > 0
+    assert costs["figures"]["draft"] > 0
+    assert 0 <= answer["figures"]["agreed"] <= answer["figures"]["of"]
+    assert answer["figures"]["of"] in range(10, 14)
+    assert "quoting" in capsys.readouterr().out
+
+
 class OneQuestion:
     """Instead of a corpus of documents that must be fetched."""
 
