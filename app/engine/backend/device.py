@@ -44,7 +44,8 @@ class Backend:
 CPU = Backend(
     on_cpu=True,
     query_block=64,
-    min_step=32,
+    # Each step copies all weights, so short steps are slow. Long ones can be cancelled in between.
+    min_step=256,
     first_step=256,
     grow_below=1 / 6,
     shrink_above=0.75,
