@@ -145,8 +145,8 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def steps(model: Any, vocabulary: int, length: int) -> Run:
-    """The cost of each of SIZES in plain steps, the expected gain at each of SHARES, and how many
-    plain steps there are in a second."""
+    """The cost of each of SIZES in plain steps, the expected gain at each of SHARES, and plain
+    steps a second."""
     import mlx.core as mx
 
     from app.engine.cache.caches import step_undo

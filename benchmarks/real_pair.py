@@ -33,14 +33,14 @@ from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.ask import read_inputs
 from app.cli.bench import machine
-from app.cli.options import ANSWER, parse_fraction, parse_prompt_length, whole
+from app.cli.options import ANSWER, number, parse_fraction, parse_prompt_length, whole
 from app.engine.backend import blas
 from app.errors import UserError
 from app.models.embedded import BUILT_IN
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
-from app.protocol.prompt import Document, Message, Role
+from app.protocol.prompt import Document, Message, Role, SpanReason
 from app.protocol.stats import Statistics
 from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
@@ -48,7 +48,7 @@ from benchmarks.copying import SIZES, steps, tasks
 from benchmarks.harness import parse_list
 from benchmarks.json_log import JsonLog
 from benchmarks.quality.real_documents import Corpus, facts_of
-from benchmarks.quality.suites import GROUPS, Item, has_other_words
+from benchmarks.quality.suites import GROUPS, DoesNotFit, Item, has_other_words
 from benchmarks.quality.tokens import FolderTokens
 from benchmarks.token_turn import finished, plain, run_turn
 
@@ -282,7 +282,8 @@ def _written_both_ways(pair: ModelPair, ask: Ask) -> Figures:
 
 def agreement(options: argparse.Namespace, log: Log) -> TextTable:
     """How many tokens of the answers in the table *writing* a draft would have written, and how
-    much faster its proposals could make them at best: by what steps of several tokens cost."""
+    much faster its proposals would make them if it were right for each token independently: by
+    what steps of several tokens cost. Raises UserError if these answers were not written."""
     from app.engine.model.speculation import expected
 
     questions, lines = tasks(options.target), []
@@ -290,10 +291,10 @@ def agreement(options: argparse.Namespace, log: Log) -> TextTable:
     for draft in (draft for draft in options.drafts if draft != BUILT_IN):
         pair = {"target": options.target, "draft": draft}
         written = {
-            (kind, number): found[0]["text"]
+            (kind, index): found[0]["text"]
             for kind in questions
-            for number in range(len(questions[kind]))
-            if (found := answers.figures([_written_cell(options, draft, kind, number)]))
+            for index in range(len(questions[kind]))
+            if (found := answers.figures([_written_cell(options, draft, kind, index)]))
         }
 
         def measure(models: ModelPair, cell: Cell, written: Any = written) -> Figures:
@@ -303,8 +304,10 @@ def agreement(options: argparse.Namespace, log: Log) -> TextTable:
             ask = asked(document.text[:WRITING_TEXT], question, Mode.FULL)
             return _agreed(models, ask, written[cell["kind"], cell["question"]])
 
+        if not written:
+            raise UserError("There are no answers with this draft", "measure `writing` first")
         costs_cell = pair | {"what": "steps"}
-        asked_cells = [pair | {"kind": kind, "question": number} for kind, number in written]
+        asked_cells = [_written_cell(options, draft, *each) for each in written]
         log.fill([costs_cell, *asked_cells], partial(loaded, options.target, draft), measure)
         (costs,) = log.figures([costs_cell])
         for kind in questions:
@@ -323,7 +326,8 @@ def agreement(options: argparse.Namespace, log: Log) -> TextTable:
         steps = ", ".join(f"{size}: {costs[f'cost_{size}']:.2f}" for size in SIZES[1:])
         sys.stderr.write(f"Steps of several tokens, in steps of one: {steps}; a step of the draft:")
         sys.stderr.write(f" {costs['draft']:.2f}\n")
-    return TextTable(["draft", "writing", "tokens", "agrees", "at best", "proposed at once"], lines)
+    head = ["draft", "writing", "tokens", "agrees", "expected gain", "proposed at once"]
+    return TextTable(head, lines)
 
 
 def _written_cell(
@@ -341,6 +345,8 @@ def _agreed(pair: ModelPair, ask: Ask, text: str) -> Figures:
     from app.engine.cache.prefill import forward, make_stock_cache
 
     assert pair.draft is not None
+    if pair.has_foreign_draft:
+        raise UserError("This draft has another tokenizer", "choose another with --drafts")
     answer = pair.target.tokenizer.encode(text, add_special_tokens=False)
     ids = np.concatenate([pair.prompts.build(ask.messages).ids, np.array(answer, np.int32)])
     logits = forward(pair.draft.model, make_stock_cache(pair.draft.model), ids)
@@ -426,16 +432,16 @@ def _second_conversation(session: EngineSession, cell: Cell) -> Figures:
     instructions = Message(Role.SYSTEM, f"{name} {text[: PREFIX * CHARACTERS_PER_TOKEN]}")
     characters = cell["length"] * CHARACTERS_PER_TOKEN
     mode = Mode.FULL if cell["mode"] == FULL else Mode.SPARSE
-    for number in range(2):
-        start = (number + 1) * 200_000
-        document = Document(f"{number}.txt", text[start : start + characters])
+    for turn in range(2):
+        start = (turn + 1) * 200_000
+        document = Document(f"{turn}.txt", text[start : start + characters])
         message = Message(Role.USER, QUESTION, (document,))
         ask = Ask(
             (instructions, message),
             mode,
             0.2,
             Sampling(max_tokens=1),
-            conversation=f"{name}{number}",
+            conversation=f"{name}{turn}",
         )
         events = _Clocked(begins=True)
         for event in session.run(ask):
@@ -454,14 +460,14 @@ def _second_conversation(session: EngineSession, cell: Cell) -> Figures:
 
 
 def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
-    """How likely the model finds the right answers to questions about real documents: in full and
-    at each keep."""
+    """The probability that the model gives to a token of the right answers to questions about real
+    documents (geometric means), in full and at each keep of the built-in scorer. Raises UserError
+    if the documents are missing."""
     every = [(suite, index) for index in range(options.n) for suite in options.suites]
     asked_once = [(suite, index) for suite, index in every if index < len(facts_of(suite))]
-    draft = options.drafts[0]
 
     def runs(length: int, way: str | float, reworded: bool) -> list[Cell]:
-        cell = {"target": options.target, "draft": draft, "length": length, "way": way}
+        cell = {"target": options.target, "draft": BUILT_IN, "length": length, "way": way}
         return [
             cell | {"suite": suite, "index": index}
             for suite, index in asked_once
@@ -472,10 +478,15 @@ def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
     def corpus() -> Corpus:
         texts = read_inputs([str(TEXTS)]).results
         files = [document for result in texts for document in result.texts]
-        return Corpus(files, FolderTokens(Path(resolve_pair(options.target).target)))
+        found = Corpus(files, FolderTokens(Path(resolve_pair(options.target).target)))
+        found.check(options.suites)
+        return found
 
     def measure(pair: ModelPair, cell: Cell) -> Figures:
-        item = corpus().item(cell["suite"], cell["index"], cell["length"], 0)
+        try:
+            item = corpus().item(cell["suite"], cell["index"], cell["length"], 0)
+        except DoesNotFit as why:
+            raise UserError(f"A question does not fit ({why})", "choose another --length") from why
         return _likelihood(pair, item, cell["way"])
 
     ways = [FULL, *options.keeps]
@@ -487,7 +498,7 @@ def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
         for each in zip(*(runs(length, way, reworded) for way in ways), strict=True)
         for cell in each
     ]
-    log.fill(cells, partial(loaded, options.target, draft), measure)
+    log.fill(cells, partial(loaded, options.target, BUILT_IN), measure)
     lines = []
     for length, reworded, way in product(options.lengths, wordings, ways):
         both = zip(runs(length, FULL, reworded), runs(length, way, reworded), strict=True)
@@ -496,12 +507,11 @@ def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
             continue
         whole, here = (np.array([each[place]["log"] for each in pairs]) for place in (0, 1))
         read = fmean(each[1]["read"] for each in pairs)
-        half = float(np.mean(here >= whole - np.log(2)))
-        shown = [f"{np.exp(whole.mean()):.2f}", f"{np.exp(here.mean()):.2f}", f"{half:.0%}"]
+        shown = [f"{np.exp(each.mean()):.2f}" for each in (whole, here)]
         words = "other words" if reworded else "own words"
         name = f"keep {way:g}" if isinstance(way, float) else way
         lines.append([f"{length:,}", words, name, f"{len(pairs)}", f"{read:.0%}", *shown])
-    head = ["tokens", "question in", "read by", "n", "read", "in full", "here", "at least half"]
+    head = ["tokens", "question in", "read by", "n", "read", "in full", "here"]
     return TextTable(head, lines)
 
 
@@ -556,8 +566,8 @@ def scores(options: argparse.Namespace, log: Log) -> TextTable:
 
 
 def _scored_both_ways(pair: ModelPair, cell: Cell) -> Figures:
-    """The number of tokens selected by the draft alone in float32, and of those among them that it
-    selects in bfloat16. Its weights are rounded to bfloat16 for both."""
+    """The number of tokens that the draft alone selects in float32, and of those among them that
+    it selects in bfloat16. Its weights are rounded to bfloat16 for both."""
     import mlx.core as mx
 
     from app.engine.memory.conversation_cache import ConversationCache
@@ -573,8 +583,8 @@ def _scored_both_ways(pair: ModelPair, cell: Cell) -> Figures:
         run_turn(pair, ask, ConversationCache(pair), events, **by_draft)
         finished(events)
         (selected, *_) = (event for event in events if isinstance(event, Selected))
-        spans = (range(span.start, span.end) for span in selected.spans)
-        found.append(set(chain.from_iterable(spans)))
+        chosen = (span for span in selected.spans if span.reason is not SpanReason.PINNED)
+        found.append(set(chain.from_iterable(range(each.start, each.end) for each in chosen)))
     return {"same": len(found[0] & found[1]), "of": len(found[1])}
 
 
@@ -753,6 +763,13 @@ def measure(options: argparse.Namespace) -> int:
     return 0
 
 
+def _suite(name: str) -> str:
+    if name not in GROUPS["answers"]:
+        choices = ", ".join(GROUPS["answers"])
+        raise UserError(f"There is no suite {name!r}", f"choose from {choices}")
+    return name
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Measures a real pair of models, and continues where the same command was stopped."
@@ -785,12 +802,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     say("--runs", type=whole("number of runs", 1, 99), default=1, help="runs of each measurement")
     say("--tokens", type=ANSWER, default=64, help="maximum tokens of an answer")
-    say("--temperature", type=float, default=0.0, metavar="T", help="of what is written")
+    say(
+        "--temperature",
+        type=number("temperature", 0, 100),
+        default=0.0,
+        metavar="T",
+        help="of answers",
+    )
     say("--n", type=whole("number of items", 1, 999), default=32, help="questions of a suite")
     say(
         "--suite",
         dest="suites",
-        type=partial(parse_list, parse=str),
+        type=partial(parse_list, parse=_suite),
         default=GROUPS["answers"],
         metavar="S,S",
         help="suites of questions, such as answer-english",

@@ -44,8 +44,8 @@ class Backend:
 CPU = Backend(
     on_cpu=True,
     query_block=64,
-    # Each step copies all weights, so short steps are slow. Long ones can be cancelled in between.
-    min_step=256,
+    # Each step reads all weights, so short steps are slow. Long ones can be cancelled in between.
+    min_step=128,
     first_step=256,
     grow_below=1 / 6,
     shrink_above=0.75,
@@ -54,7 +54,8 @@ CPU = Backend(
     attention_slowdown=4.0,
 )
 """`query_block`: blocks of 64 take 0.83 of the time of a whole step of 512. `attention_slowdown`: 3
-to 5 (both measured, SmolLM2 with up to 5,122 tokens). Steps aim at half a second."""
+to 5 (both measured, SmolLM2 with up to 5,122 tokens). Steps aim at half a second, but are not
+shorter than `min_step`."""
 GPU = Backend(
     on_cpu=False,
     query_block=None,
