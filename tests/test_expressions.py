@@ -21,7 +21,7 @@ from app.util.sentences import questions_in
 
 APP = Path(__file__).resolve().parent.parent / "app"
 SHORT, LONG = 2_000, 40_000
-SUSPICIOUS, LIMIT = 0.001, 0.25
+SUSPICIOUS, LIMIT = 0.001, 0.5
 """CPU seconds for a SHORT text, from which on a LONG one is tried; and at most for that. By the
 square of its length it takes a second, in proportion to it some milliseconds."""
 PIECES = (
