@@ -179,11 +179,10 @@ def steps(model: Any, vocabulary: int, length: int) -> Run:
 def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: Iterator[int]) -> Run:
     """Tokens per second of a text that the model is made to write, with and without proposals. Its
     tokens, like the prompt's, are words and signs of the sample text."""
-    import mlx.core as mx
-
     from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill
     from app.engine.cache.prefix_cache import PrefixCache
     from app.engine.model.token_stream import CopyIndex, TokenStream
+    from app.engine.turn.decode import only
 
     words, tokens = _words(), min(tokens, length // 2)
     written, prompt = words[:tokens], np.resize(words[tokens:], length)
@@ -193,10 +192,6 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
     if what == "editing":
         written[EDITED - 1 :: EDITED] += 1
 
-    def only_next(before: Any, logits: Any) -> Any:
-        wanted = int(written[min(len(before), tokens) - 1])
-        return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
-
     run = next(runs)
     rates, streams, ids = {}, {}, {}
     for fast in (False, True) if run % 2 else (True, False):
@@ -204,7 +199,7 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
         prefill(model, cache, prompt[:-1], None, StepSize(STEP), lambda done: None)
         index = CopyIndex(prompt) if fast else None
         prefix = PrefixCache(partial(list, cache))
-        stream = TokenStream(model, prefix, gate, index, None, [only_next])
+        stream = TokenStream(model, prefix, gate, index, None, [only(written.tolist())])
         found = [(token, time.perf_counter()) for token in stream.tokens(int(prompt[-1]), tokens)]
         rates[fast] = (tokens - 1) / (found[-1][1] - found[0][1])
         streams[fast], ids[fast] = stream, [token for token, _ in found]

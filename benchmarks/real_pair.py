@@ -323,8 +323,8 @@ def agreement(options: argparse.Namespace, log: Log) -> TextTable:
             )
             line = [draft.removeprefix("local/"), kind, f"{of}", f"{share:.0%}", f"{best:.2f}"]
             lines.append([*line, f"{count}"])
-        steps = ", ".join(f"{size}: {costs[f'cost_{size}']:.2f}" for size in SIZES[1:])
-        sys.stderr.write(f"Steps of several tokens, in steps of one: {steps}; a step of the draft:")
+        shown = ", ".join(f"{size}: {costs[f'cost_{size}']:.2f}" for size in SIZES[1:])
+        sys.stderr.write(f"Steps of several tokens, in steps of one: {shown}; a step of the draft:")
         sys.stderr.write(f" {costs['draft']:.2f}\n")
     head = ["draft", "writing", "tokens", "agrees", "expected gain", "proposed at once"]
     return TextTable(head, lines)
@@ -518,7 +518,7 @@ def likelihood(options: argparse.Namespace, log: Log) -> TextTable:
 def _likelihood(pair: ModelPair, item: Item, way: str | float) -> Figures:
     """The mean logarithm of the probability of the right answer's tokens, and the share read."""
     from app.engine.memory.conversation_cache import ConversationCache
-    from app.engine.turn.decode import Decoder
+    from app.engine.turn.decode import Decoder, only
 
     ids = pair.target.tokenizer.encode(item.answer, add_special_tokens=False)
     keep = 1.0 if way == FULL else float(way)
@@ -530,17 +530,6 @@ def _likelihood(pair: ModelPair, item: Item, way: str | float) -> Figures:
     statistics = finished(events)
     assert statistics.confidence is not None
     return {"log": math.log(statistics.confidence), "read": statistics.read_fraction}
-
-
-def only(ids: Sequence[int]) -> Callable[[Any, Any], Any]:
-    """A logits processor that allows only these token ids, in order."""
-    import mlx.core as mx
-
-    def only_next(before: Any, logits: Any) -> Any:
-        wanted = ids[min(len(before), len(ids)) - 1]  # before[0] is the prompt's
-        return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
-
-    return only_next
 
 
 # ------------------------------------------------------------------------ number formats

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import compress
 
 from app.util.prose import is_code
 
@@ -181,16 +180,16 @@ def questions_in(message: str) -> list[str]:
     said = [each for each in sentences if not _says_nothing(each)] or sentences
     is_list = any(map(_MARKER.match, said))
     said = [_without_marker(each) for each in said]
-    is_asked = [asks(each) for each in said]
-    asked = list(compress(said, is_asked))
-    context = " ".join(each for each, asks_it in zip(said, is_asked, strict=True) if not asks_it)
+    judged = [(each, asks(each)) for each in said]
+    asked = [each for each, is_asked in judged if is_asked]
+    context = " ".join(each for each, is_asked in judged if not is_asked)
     few = len(asked) <= MAX_QUESTIONS
     if asked and few and not is_list and 0 < len(context) < LONGEST:
         return [search for each in asked for search in (each, f"{context} {each}")]
     size = min(len(message) // MAX_PARTS, LONGEST)
     parts: list[str] = []
-    for sentence, asks_it in zip(said, is_asked, strict=True):
-        alone = not parts or (few and (asks_it or asks(parts[-1])))
+    for sentence, is_asked in judged:
+        alone = not parts or (few and (is_asked or asks(parts[-1])))
         if alone or len(parts[-1]) + len(sentence) >= size:
             parts.append(sentence)
         else:

@@ -6,7 +6,7 @@ import copy
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from statistics import fmean
@@ -271,7 +271,8 @@ class Decoder:
 
     def _processors(self, quotation: str | None) -> list[Processor]:
         if quotation is not None:
-            return [self._quotation_processor(quotation)]
+            stop = min(self._tokenizer.eos_token_ids)
+            return [only([*self._tokenizer.encode(quotation, add_special_tokens=False), stop])]
         sampling = self._sampling
         repetition = sampling.repetition_penalty
         bias = dict(sampling.logit_bias)
@@ -287,17 +288,6 @@ class Decoder:
             frequency_context_size=NO_ANSWER_LIMIT,
         )
         return [*found, *map(_without_first, answer_processors)]
-
-    def _quotation_processor(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
-        """A logits processor that forces this text, followed by the end-of-text token."""
-        stop = min(self._tokenizer.eos_token_ids)
-        ids = [*self._tokenizer.encode(text, add_special_tokens=False), stop]
-
-        def only_next(before: mx.array, logits: mx.array) -> mx.array:
-            wanted = ids[min(len(before), len(ids)) - 1]  # before[0] is the prompt's
-            return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
-
-        return only_next
 
     def continued(self, ask: Ask) -> Ask:
         """The `Ask` that continues this incomplete answer to `ask`."""
@@ -334,6 +324,16 @@ class Decoder:
         self._pending = (ids, text, thinking)
         if time.perf_counter() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
+
+
+def only(ids: Sequence[int]) -> Processor:
+    """A logits processor that forces these token ids, in order."""
+
+    def only_next(before: mx.array, logits: mx.array) -> mx.array:
+        wanted = ids[min(len(before), len(ids)) - 1]  # before[0] is the prompt's
+        return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
+
+    return only_next
 
 
 def _without_first(processor: Processor) -> Processor:
