@@ -5,6 +5,7 @@ It runs in a separate process (`document_worker.py`), which is stopped when a pa
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -71,7 +72,13 @@ def is_document(name: str, head: bytes) -> bool:
         return suffix in SUFFIXES or suffix in _OLD
     if head.startswith(_ZIP):
         return suffix in SUFFIXES or _INSIDE.match(head) is not None
-    return head[:_PDF_WITHIN].lstrip().startswith(_PDF)
+    return begins_as_pdf(head)
+
+
+def begins_as_pdf(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a PDF. A byte order mark and white space may stand
+    before it."""
+    return head[:_PDF_WITHIN].removeprefix(codecs.BOM_UTF8).lstrip().startswith(_PDF)
 
 
 class _Progress:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest import rtf
-from app.ingest.documents import document_text, is_document, page_count
+from app.ingest.documents import begins_as_pdf, document_text, is_document, page_count
 from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.filenames import is_private_key, is_unicode, printable, reading_order
 from app.ingest.limits import ReadBudget, ReadLimits
@@ -111,7 +111,7 @@ def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -
     budget = ReadBudget(limits.seconds, None, cancelled)
     with _errors_about(repr(path)):
         data = read_file(path, None, lambda head: limits.document_bytes, budget)
-        if data.lstrip().startswith(b"%PDF-") and (pages := page_count(data, limits, budget)):
+        if begins_as_pdf(data) and (pages := page_count(data, limits, budget)):
             return Outline("page", range(1, pages + 1))
         text = _text_of(path, data, limits, budget).text
     return outline_of(Document(Path(path).name, text))

@@ -18,7 +18,7 @@ import pytest
 from app.ingest import document_worker
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
-from app.ingest.reader import read
+from app.ingest.reader import read, read_outline
 from app.ingest.records import RECOGNISABLE, LimitReached, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
@@ -85,6 +85,13 @@ def test_the_text_of_a_pdf_file(tmp_path: Path) -> None:
     taken = intake(folder(tmp_path, b="b"))
     assert names(taken) == ["a.pdf", "b"]
     assert taken.files[0].encoding == "pdf"
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n", b" \n"])
+def test_a_pdf_file_after_a_byte_order_mark_or_white_space(tmp_path: Path, before: bytes) -> None:
+    path = str(written(tmp_path / "a.pdf", before + pdf_of(SENTENCE)))
+    assert read([path]).documents == (Document("a.pdf", f"[Page 1]\n{SENTENCE}\n\n"),)
+    assert read_outline(path, ReadLimits(), lambda: False).numbers == range(1, 2)
 
 
 HOSTILE = {
