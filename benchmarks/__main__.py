@@ -223,6 +223,11 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
     say("--auto", action="store_true", help="also measure auto mode and its guard")
     say("--sparse-only", action="store_true", help="skip the comparison with full prefill")
     say(
+        "--right-in",
+        metavar="LOG",
+        help="only items that this results log has as right when read in full",
+    )
+    say(
         "--tune",
         action="append",
         default=[],

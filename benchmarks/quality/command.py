@@ -127,11 +127,7 @@ def _study(
 
 def _saved_study(options: argparse.Namespace, settings: Settings) -> Study:
     """The results in logs, without the models that made them. Raises UserError."""
-    logs = []
-    for name in options.saved:
-        if not Path(name).is_file():
-            raise UserError(f"There are no results in '{name}'", "name a results log")
-        logs.append(ResultsLog(Path(name)))
+    logs = [_log(name) for name in options.saved]
     runs = [(key.id, how) for key in item_keys(settings) for how in settings.configs(key.suite)]
     results = (next(filter(None, (log.find(*run) for log in logs)), None) for run in runs)
     found = tuple(record for record in results if record is not None)
@@ -141,6 +137,13 @@ def _saved_study(options: argparse.Namespace, settings: Settings) -> Study:
     missing = f"{len(runs) - len(found):,} of {len(runs):,} runs were not measured."
     origin = _joined([log.origin for log in logs if log.origin is not None])
     return _study(options, settings, origin, found, (missing,) * (len(found) < len(runs)))
+
+
+def _log(name: str) -> ResultsLog:
+    """Raises UserError if there is none."""
+    if not Path(name).is_file():
+        raise UserError(f"There are no results in '{name}'", "name a results log")
+    return ResultsLog(Path(name))
 
 
 def _joined(origins: Sequence[Origin]) -> Origin | None:
@@ -177,9 +180,9 @@ def _command(options: argparse.Namespace) -> str:
         ("saved", options.saved),
     ):
         parts += [part for value in values for part in (f"--{name}", value)]
-    for name in ("json", "report"):
+    for name in ("right_in", "json", "report"):
         if value := getattr(options, name):
-            parts += [f"--{name}", value]
+            parts += [f"--{name.replace('_', '-')}", value]
     return shlex.join(parts)
 
 
@@ -205,6 +208,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         )
     tunings = _tunings(options.tune, options.ablate)
     inputs = read_inputs(options.files).results
+    only = _log(options.right_in).right_in_full() if options.right_in else None
     texts = {document.text: document for result in inputs for document in result.texts}
     files = tuple(texts.values())
     order = list(Scoring)
@@ -221,6 +225,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         files,
         options.sparse_only,
         _default_scoring(options),
+        only,
     )
 
 

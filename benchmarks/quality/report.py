@@ -378,9 +378,11 @@ def _about(study: Study) -> str:
     settings = study.settings
     tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else DEFAULT_TUNING)
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
+    only = "" if settings.only is None else ", only of those answered right in full before"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",
-        f"Up to {settings.n} items a suite and length, seed {settings.seed}, {held_out}, greedy.",
+        f"Up to {settings.n} items a suite and length{only}, seed {settings.seed}, {held_out},"
+        " greedy.",
         "Tuning, unless stated otherwise: "
         + ", ".join(f"{name} {value}" for name, value in tuning.items())
         + ".",

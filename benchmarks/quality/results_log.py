@@ -96,6 +96,12 @@ class ResultsLog:
     def find(self, item: str, config: ReadConfig) -> Record | None:
         return self._records.get((item, config))
 
+    def right_in_full(self) -> frozenset[str]:
+        """The ids of the items that were answered right after reading in full."""
+        return frozenset(
+            item for (item, how), record in self._records.items() if how == DENSE and record.right
+        )
+
     def add(self, record: Record) -> None:
         """Write what differs from the defaults, at once. Raises UserError."""
         defaults = {field.name: field.default for field in fields(Record)}

@@ -60,8 +60,10 @@ def item_keys(settings: Settings) -> Iterator[ItemKey]:
     for length in settings.lengths:
         for index in range(settings.n):
             for suite in settings.suites:
-                if suite not in ASKED_ONCE or index < len(facts_of(suite)):
-                    yield ItemKey(suite, length, index, item_id(suite, length, index))
+                item = item_id(suite, length, index)
+                exists = suite not in ASKED_ONCE or index < len(facts_of(suite))
+                if exists and (settings.only is None or item in settings.only):
+                    yield ItemKey(suite, length, index, item)
 
 
 def results_name(load: Load, settings: Settings) -> str:

@@ -66,7 +66,8 @@ class ScoringSwitch:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The configurations to measure: every scoring with each of `tunings`. `files`: for suites that
-    ask about files. `default`: the scoring that the engine would choose, for auto mode."""
+    ask about files. `default`: the scoring that the engine would choose, for auto mode. `only`: the
+    ids of the items to ask; None: all."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -80,6 +81,7 @@ class Settings:
     files: tuple[Document, ...] = ()
     sparse_only: bool = False
     default: Scoring = Scoring.BOTH
+    only: frozenset[str] | None = None
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
         """How each item of a suite is read; dense first, if it is compared. `keep_above` has no

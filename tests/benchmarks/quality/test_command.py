@@ -138,6 +138,31 @@ def test_sparse_only_skips_dense_reading(
     assert {ask.mode for ask in reader.asks[before:]} == {Mode.FULL}
 
 
+def test_only_items_that_were_right_in_full_are_asked_again(
+    reader: Reader, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong answer counts against sparse reading only where full reading is right."""
+    assert run(SHORT) == 0
+    (log,) = (cache / "eval").iterdir()
+    before = tmp_path / "before.jsonl"
+    right = '"mode": "full", "keep": 1.0, "scoring": "", "right": true'
+    wrong = right.replace(', "right": true', "")
+    lines = log.read_text().splitlines(keepends=True)
+    dense = [line for line in lines if right in line]
+    assert len(dense) == 3
+    lines[lines.index(dense[1])] = dense[1].replace(right, wrong)
+    before.write_text("".join(lines))
+    capsys.readouterr()
+    report = tmp_path / "again.md"
+    again = [*SHORT, "--fresh", "--sparse-only", "--right-in", str(before)]
+    reader.asks.clear()
+    assert run([*again, "--report", str(report)]) == 0
+    assert len(reader.asks) == 4, "two items, at two keeps"
+    assert re.search(r"^needle-single +both +512 +0\.2 +2 +2 ", capsys.readouterr().out, re.M)
+    assert "only of those answered right in full before" in report.read_text()
+    assert f" --right-in {before} " in report.read_text()
+
+
 def test_pair_embedded_is_the_default_pair(reader: Reader) -> None:
     assert run(SHORT) == 0
     assert run([*SHORT, "--pair", "embedded"]) == 0
@@ -256,6 +281,7 @@ REFUSALS = {
     "json in no folder": (["--json", "{room}/no/out.json"], "cannot be written"),
     "no saved results": (["--saved", "{room}/nothing"], "no results"),
     "other saved results": (["--saved", "{room}/text.txt"], "no results of these suites"),
+    "right in nothing": (["--right-in", "{room}/nothing"], "no results"),
     "json is the report": (["--report", "{room}/r.md", "--json", "{room}/r.md"], "two names"),
 }
 
