@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.quality.suites import OTHER_LANGUAGES, passage_suites
+from benchmarks.quality.suites import ANSWER, OTHER_LANGUAGES, REWORDED, passage_suites
+from tests.real import encoder
 from tests.real.documents import FOLDER, fetch_documents
 from tests.real.packages import (
     CACHE,
@@ -21,6 +22,7 @@ from tests.real.packages import (
     LARGER,
     LARGER_QWEN_CODER,
     MODELS,
+    QWEN_CODER,
     ROOT,
     SMOLLM2,
     exit_status,
@@ -30,6 +32,17 @@ from tests.real.packages import (
 SMOL = f"--pair {SMOLLM2.repository} {SMOLLM2.repository}"
 GEMMA = f"--pair {GEMMA3.repository} {GEMMA3.repository}"
 PAIR = f"--target {LARGER_QWEN_CODER.repository} --draft builtin"
+ASKED_AGAIN = (
+    "--suite "
+    + ",".join(
+        f"{ANSWER}-{kind}{REWORDED}"
+        for kind in ("english", "code", "logs", "german", "spanish", "chinese")
+    )
+    + f" --target {LARGER_QWEN_CODER.repository} --length 2k --keep 0.1,0.2 --n 32 --sparse-only"
+    " --right-in benchmarks/results/real-pair/h100/quality.jsonl"
+)
+"""The answers right in full that `pair-answers` has by the built-in scorer, BM25 and these keeps,
+for the other scorers."""
 LARGER_TABLES = "pair-"
 """The names of tables of the larger pair begin with this."""
 NEEDLES = "pair-needles"
@@ -81,6 +94,8 @@ TABLES = {
         f"--suite answers {PAIR} --length 2k --keep 0.05,0.1,0.2,0.3,0.5,auto"
         " --scoring builtin,lexical,first,random --auto --n 32"
     ),
+    "pair-encoder": f"{ASKED_AGAIN} --draft {encoder.NAME} --scoring builtin",
+    "pair-draft": f"{ASKED_AGAIN} --draft {QWEN_CODER.repository} --scoring joined",
     "pair-whole-text": (
         f"--suite quote,many,count,cwe,fwe,track,hops-in-files {PAIR} --length 4k --keep 0.1,0.2"
         " --auto --n 21"
@@ -131,6 +146,8 @@ def _fetch_for(names: Sequence[str]) -> None:
     for model in (*MODELS, *LARGER):
         if model.repository in options:
             fetch(model)
+    if encoder.NAME in options:
+        encoder.fetch_encoder()
 
 
 if __name__ == "__main__":
