@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import stat
@@ -247,8 +248,9 @@ def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, par
     suffix = os.path.splitext(name)[1].lower()
     if is_document(name, data[:HEAD]):
         return document_text(name, data, limits, budget, part)
-    if data.lstrip().startswith(rtf.MARK):
-        return Decoded(rtf.rtf_text(data, budget.check), "rtf")
+    content = data.removeprefix(codecs.BOM_UTF8).lstrip()
+    if content.startswith(rtf.MARK):
+        return Decoded(rtf.rtf_text(content, budget.check), "rtf")
     if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:
         return _decoded_mail(mail)
     decoded = decode(data)

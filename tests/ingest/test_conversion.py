@@ -317,7 +317,8 @@ def test_rich_text(source: str) -> None:
 
 
 def test_a_file_of_rich_text(tmp_path: Path) -> None:
-    assert text_of(written(tmp_path / "a.rtf", r"{\rtf1 A}")) == "A"
+    for before in ("", "\n", "\ufeff", "\ufeff\r\n"):
+        assert text_of(written(tmp_path / "a.rtf", before + r"{\rtf1 A}")) == "A"
     assert "is empty" in refusal(written(tmp_path / "b.rtf", r"{\rtf1 }"))
 
 
