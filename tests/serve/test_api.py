@@ -434,7 +434,6 @@ def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:
         until(lambda: len(found) == 20)
         assert set(found) == {503}
         engine.start_thread(lambda event: 0.0)
-        engine.finish()
         for thread in threads:
             thread.join(30)
     assert sorted(found) == [200] * 30 + [503] * 20
