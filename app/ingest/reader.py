@@ -248,10 +248,10 @@ def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, par
     suffix = os.path.splitext(name)[1].lower()
     if is_document(name, data[:HEAD]):
         return document_text(name, data, limits, budget, part)
-    content = data.removeprefix(codecs.BOM_UTF8).lstrip()
-    if content.startswith(rtf.MARK):
-        return Decoded(rtf.rtf_text(content, budget.check), "rtf")
-    if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:
+    content = data.removeprefix(codecs.BOM_UTF8)
+    if (rich_text := content.lstrip()).startswith(rtf.MARK):
+        return Decoded(rtf.rtf_text(rich_text, budget.check), "rtf")
+    if suffix in _MAILS and (mail := read_mail(content, budget.check)) is not None:
         return _decoded_mail(mail)
     decoded = decode(data)
     if suffix in _PAGES or (not suffix and is_page(decoded.text)):

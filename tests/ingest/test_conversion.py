@@ -226,6 +226,11 @@ MAILS = {
         b"Content-Type: text/html; charset=utf-8\n\n<p>Yes</p><script>no</script>",
         "\nYes\n",
     ),
+    "after a byte order mark": (
+        "a.eml",
+        b"\xef\xbb\xbfContent-Type: text/html\n\n<p>Yes</p>",
+        "Yes\n",
+    ),
     "quoted-printable": (
         "a.eml",
         b"Content-Transfer-Encoding: quoted-printable\nContent-Type: text/plain; charset=latin-1\n"
