@@ -8,12 +8,14 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
-# One process more than cores, up to four, because some tests wait; each with one BLAS thread.
-TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
-	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
+# One process more than cores, up to four, because some tests wait; each with one BLAS thread. All
+# tests of a file run in one process. Compiled files are kept: without them each program that a test
+# starts compiles all of app/ again.
+TESTS := env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q \
+	--maxprocesses 4 --dist loadfile -n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report test test-slow test-real picture pictures recording lint shell dist formula
+	real-report test test-slow test-benchmarks test-real picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -21,6 +23,7 @@ help:
 	@echo "make demo-real  the same by a real model, SmolLM2 135M (fetches 93 MB into .cache/real)"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the slow tests"
+	@echo "make test-benchmarks  the tests of the benchmarks, and of the demo model's answers"
 	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-pair  fetch Qwen2.5-Coder 1.5B and 0.5B (1.6 GB; 9 GB once converted) into .cache/real"
@@ -46,10 +49,14 @@ demo-real: $(STAMP)
 	@HF_HUB_CACHE="$(CURDIR)/.cache/real" $(BIN)/python -m app demo --real
 
 test: $(STAMP)
-	@$(TESTS) -m "not slow and not real"
+	@$(TESTS) -m "not slow and not benchmarks and not real"
 
+# With more examples for hypothesis, also in its quick tests.
 test-slow: $(STAMP)
-	@$(TESTS) -m "slow and not real"
+	@$(TESTS) --hypothesis-profile=slow -m "(slow or hypothesis) and not benchmarks and not real"
+
+test-benchmarks: $(STAMP)
+	@$(TESTS) -m "benchmarks and not real"
 
 # In one process, because each needs gigabytes and all cores.
 test-real: $(STAMP)

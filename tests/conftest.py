@@ -27,9 +27,11 @@ for name in ("COLUMNS", "LINES"):
 # What is measured of models is kept for the next run, and nothing in the user's own cache.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".cache" / "tests")
 
-# These machines are noisy: how long an example takes says nothing.
-settings.register_profile("specchat", deadline=None)
-settings.load_profile("specchat")
+# These machines are noisy: how long an example takes says nothing. `make test-slow` runs the tests
+# of hypothesis, too, with --hypothesis-profile=slow.
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("slow", deadline=None, max_examples=100)
+settings.load_profile("quick")
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,8 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import _get_classes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.tables import slow
+
 VOCABULARY = 128
 WINDOW = 24
 
@@ -136,6 +138,16 @@ SLIDING = ("gpt_oss", "gemma3")
 PURE = tuple(name for name in ORACLE if name not in HYBRID)
 RECURRENT = (*HYBRID, "lfm2", "granitemoehybrid", "falcon_h1")
 """All hybrids."""
+
+QUICK = ("qwen3", "gpt_oss", "qwen3_next")
+"""One dense, one sliding, one hybrid: the quick tests use these. All others are slow."""
+
+
+def architectures(*names: str) -> list[Any]:
+    """Rows for `pytest.mark.parametrize`: those of QUICK are quick, the others slow."""
+    assert {*names} & {*QUICK}, "none of these is quick"
+    return [name if name in QUICK else slow(name) for name in dict.fromkeys(names)]
+
 
 EXTRA: dict[str, dict[str, Any]] = {
     "gpt2": {

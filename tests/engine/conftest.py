@@ -56,11 +56,22 @@ def driver() -> Iterator[Driver]:
     driver.close()
 
 
-@pytest.fixture
-def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
+@pytest.fixture(scope="module")
+def shared(folders: dict[str, Path]) -> Iterator[Driver]:
+    """The engine of a module's tests, with the pair loaded. Use it through `loaded`."""
+    driver = Driver()
     event = driver.load(folders["target"], folders["draft"])
     assert event.dense_only is None
-    return driver
+    yield driver
+    driver.on_event = lambda event: None
+    driver.close()
+
+
+@pytest.fixture
+def loaded(shared: Driver) -> Driver:
+    """The module's engine as if it had just loaded the pair. A test of loading, losing or memory
+    takes `driver`, a new engine, instead."""
+    return shared.fresh()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from app.protocol.engine import AskedTurn
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
+    CostsUpdated,
     Event,
     Failed,
     Finished,
@@ -89,9 +91,10 @@ class Driver:
         connect: Connect | None = None,
         choose_scorer: ChooseScorer | None = None,
     ) -> None:
+        self.probe: Any = probe or ScriptedProbe()
         self.engine = MlxEngine(
             step,
-            probe or ScriptedProbe(),
+            self.probe,
             backend=backend,
             connect=connect,
             choose_scorer=choose_scorer,
@@ -171,6 +174,24 @@ class Driver:
                 self.cancel()
 
         self.on_event = act
+
+    def fresh(self) -> Driver:
+        """As after loading the same pair: no conversations, caches, costs or events, the default
+        policy, and free memory. For an engine that the tests of a module share."""
+        self.on_event = lambda event: None
+        self.probe.now = reading()
+        self.engine.send(CachePolicy())
+        self.until(CostsUpdated)  # sent once the policy is applied
+        self.clear()
+        self.turn = None
+        return self
+
+    def clear(self) -> None:
+        """Forget all events up to now."""
+        with suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        self.events.clear()
 
     def close(self) -> None:
         self.engine.send(Close())
