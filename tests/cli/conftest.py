@@ -16,7 +16,7 @@ from tests.models.fake_hub import FakeHub
 from tests.models.pulls import NAME
 
 Shell = Callable[..., tuple[int, str, str]]
-TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
+TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(60))
 
 
 @pytest.fixture(scope="module")
