@@ -39,6 +39,16 @@ AIMS = {"streaming": 2.0, "recalling": 0.3, "saving": 0.06, "saved": 0.2}
 """Where kills are aimed at, and how many seconds later they come at most."""
 LANES = 2
 """Programs that are killed at the same time, each in its own folder."""
+FEW = [("streaming", 0.9), ("saving", 0.2), ("saved", 0.5)]
+"""The quick test's kills: where, and at what share of the seconds above."""
+
+
+def moments(kills: int, lane: int) -> list[tuple[str, float]]:
+    """Kills of one lane, in order: where, and at what share of the seconds above."""
+    chance = random.Random(lane)
+    aims = [[*AIMS][(number + 2 * lane) % len(AIMS)] for number in range(kills)]
+    # Early and late ones, and some in the phases that follow.
+    return [(aim, (number + chance.random()) / kills) for number, aim in enumerate(aims)]
 
 
 @dataclass
@@ -103,12 +113,10 @@ class Killing:
         self._asked: set[int] = set()
         self._ended: dict[int, str] = {}
 
-    def run(self, kills: int, lane: int) -> None:
+    def run(self, kills: list[tuple[str, float]], lane: int) -> None:
         chance = random.Random(lane)
-        for number in range(kills):
-            aim = [*AIMS][(number + 2 * lane) % len(AIMS)]
-            # Early and late ones, and some in the phases that follow.
-            seconds = AIMS[aim] * (number + chance.random()) / kills
+        for number, (aim, share) in enumerate(kills):
+            seconds = AIMS[aim] * share
             heard, killed = chat_and_kill(self._folder, 1000 * lane + number, aim, seconds)
             self.phases[heard.phase] += 1
             self._asked |= heard.asked
@@ -192,20 +200,37 @@ def session() -> Iterator[EngineSession]:
         yield session
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
-def test_killed_at_any_moment(tmp_path: Path, session: EngineSession, kills: int) -> None:
+def kill(
+    folder: Path, session: EngineSession, *lanes: list[tuple[str, float]]
+) -> tuple[Counter[str], int]:
+    """Kill in these lanes, and check what is left. Returns how often in which phase, and the number
+    of torn snapshots."""
     one_at_a_time, made_with = threading.Lock(), model_pair(resolve_pair())
-    every = [Killing(tmp_path / str(n), session, one_at_a_time, made_with) for n in range(LANES)]
-    with ThreadPoolExecutor(LANES) as lanes:
-        for lane in [lanes.submit(each.run, kills // LANES, n) for n, each in enumerate(every)]:
-            lane.result()
+    every = [Killing(folder / str(n), session, one_at_a_time, made_with) for n in range(len(lanes))]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        runs = zip(every, lanes, range(len(lanes)), strict=True)
+        for run in [pool.submit(each.run, kills, n) for each, kills, n in runs]:
+            run.result()
     phases = sum((each.phases for each in every), Counter())
     torn, restored = sum(each.torn for each in every), sum(each.restored for each in every)
     due = sum(each.due for each in every)
     report = f"killed while {dict(phases)}: {torn=} snapshots, {restored=} ones, {due=} characters"
     print(report)
-    assert phases.total() == kills
-    assert phases.keys() >= {"streaming", "recalling", "saving"}, report
-    assert torn, report
+    assert phases.total() == sum(map(len, lanes))
+    assert phases["streaming"], report
     assert restored, report
     assert due, report
+    return phases, torn
+
+
+def test_killed_while_it_streams_and_saves(tmp_path: Path, session: EngineSession) -> None:
+    kill(tmp_path, session, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [10, 200])
+def test_killed_at_any_moment(tmp_path: Path, session: EngineSession, kills: int) -> None:
+    lanes = [moments(kills // LANES, lane) for lane in range(LANES)]
+    phases, torn = kill(tmp_path, session, *lanes)
+    assert phases.keys() >= {"recalling", "saving"}
+    assert torn

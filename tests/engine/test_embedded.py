@@ -70,22 +70,31 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        (slice(-11000, None), 2500),
+        pytest.param(slice(None), 8000, marks=pytest.mark.benchmarks),
+    ],
+)
 def test_the_demo_quotes_the_right_sentence_at_keep_0_2(
-    session: EngineSession, licence: Document
+    session: EngineSession, licence: Document, part: slice, tokens: int
 ) -> None:
+    document = replace(licence, text=licence.text[part])
     finished, statistics, events = _answer(
-        session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP)
+        session, Question(QUESTION, (document,), Mode.SPARSE, KEEP)
     )
     assert SENTENCE in _flat(finished.text)
     assert finished.finish_reason is FinishReason.STOP
     assert statistics.reading is Reading.SPARSE
-    assert statistics.prompt_tokens > 8000
+    assert statistics.prompt_tokens > tokens
     assert statistics.read_fraction <= 0.3
     selected = next(e for e in events if isinstance(e, Selected))
-    read = "".join(licence.text[t.start : t.end] for t in selected.texts)
+    read = "".join(document.text[t.start : t.end] for t in selected.texts)
     assert "any express agreement or commitment" in _flat(read)
 
 
+@pytest.mark.benchmarks
 def test_the_first_token_comes_sooner_than_with_dense_reading(
     writer: EngineSession, licence: Document
 ) -> None:
@@ -110,7 +119,8 @@ def _others(licence: Document) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.benchmarks
+@pytest.mark.parametrize("every", [1, 2])
 def test_most_other_passages_are_found_too(
     writer: EngineSession, licence: Document, every: int
 ) -> None:
@@ -135,7 +145,7 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
     return any(place.start <= start and match.end() <= place.end for place in selected.texts)
 
 
-@pytest.mark.slow
+@pytest.mark.benchmarks
 def test_adjacent_chunks_keep_sentences_complete(writer: EngineSession, licence: Document) -> None:
     complete: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.neighbours: []}
     for phrase, _ in _others(licence):
@@ -152,7 +162,9 @@ def test_adjacent_chunks_keep_sentences_complete(writer: EngineSession, licence:
     assert shares[DEFAULT_TUNING.neighbours] > shares[0.0]
 
 
-@pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
+@pytest.mark.parametrize(
+    "mode", [Mode.SPARSE, pytest.param(Mode.FULL, marks=pytest.mark.benchmarks)]
+)
 def test_the_embedded_pair_answers_from_the_selected_sentence(
     session: EngineSession, licence: Document, mode: Mode
 ) -> None:
@@ -167,10 +179,14 @@ def test_the_embedded_pair_answers_from_the_selected_sentence(
         assert any(t.start <= start and start + 20 <= t.end for t in selected.texts)
 
 
+@pytest.mark.parametrize(
+    "part", [slice(18500, 25500), pytest.param(slice(None), marks=pytest.mark.benchmarks)]
+)
 def test_the_embedded_pair_shows_candidates_if_no_passage_clearly_answers(
-    session: EngineSession, licence: Document
+    session: EngineSession, licence: Document, part: slice
 ) -> None:
-    finished, _, events = _answer(session, Question(VIOLATION, (licence,), Mode.SPARSE))
+    document = replace(licence, text=licence.text[part])
+    finished, _, events = _answer(session, Question(VIOLATION, (document,), Mode.SPARSE))
     introduction, *candidates = re.split(
         r"\n\n\d\. gpl-3.0.txt, lines [\d,]+ to [\d,]+:\n\n", finished.text
     )
@@ -179,7 +195,7 @@ def test_the_embedded_pair_shows_candidates_if_no_passage_clearly_answers(
     assert any("30 days after" in _flat(each) for each in candidates)
     (selected,) = [event for event in events if isinstance(event, Selected)]
     for each in candidates:
-        start = licence.text.index(each)
+        start = document.text.index(each)
         assert any(t.start <= start and start + len(each) <= t.end for t in selected.texts)
 
 

@@ -26,7 +26,8 @@ from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
 from tests.engine import oracle, rounding
-from tests.tiny import ORACLE, build
+from tests.tables import slow, table
+from tests.tiny import ORACLE, architectures, build
 
 mlx_patches.install()
 
@@ -36,14 +37,25 @@ MORE = (
 )
 """Architectures with latent attention, key selection, shared caches, cache lists, capped attention,
 and queries scaled by position."""
+ROUNDED = [("llama", 0), ("gemma3", 0), ("qwen3_5", 0), ("gpt_oss", 4)]
+"""Architectures, and the seeds of their weights."""
+QUICK_ROUNDED = [
+    ("llama", 0, "bfloat16"),
+    ("gemma3", 0, "TF32"),
+    ("qwen3_5", 0, "float16"),
+    ("gpt_oss", 4, "TF32"),
+]
 
 
-@pytest.mark.parametrize("name", [*ORACLE, *MORE])
+@pytest.mark.parametrize("name", architectures(*ORACLE, *MORE))
 def test_the_probe_accepts_exact_architectures(name: str) -> None:
     assert probe(build(name), 4096) is None
 
 
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("deepseek_v32", "gemma3n", "ministral3") else slow(name) for name in MORE],
+)
 def test_further_architectures_pass_the_probe(name: str) -> None:
     model, (ids, kept) = build(name), oracle.prompt()
     together = oracle.sparse_logits(model, ids, kept)
@@ -52,9 +64,13 @@ def test_further_architectures_pass_the_probe(name: str) -> None:
     assert oracle.difference(together, alone) < 1e-5 * float(mx.abs(alone).max().item())
 
 
-@pytest.mark.parametrize("precision", ["TF32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
-    ("name", "seed"), [("llama", 0), ("gemma3", 0), ("qwen3_5", 0), ("gpt_oss", 4)]
+    ("name", "seed", "precision"),
+    [
+        (*each, precision) if (*each, precision) in QUICK_ROUNDED else slow(*each, precision)
+        for each in ROUNDED
+        for precision in ("TF32", "bfloat16", "float16")
+    ],
 )
 def test_the_probe_rejects_lost_positions_but_not_rounding(
     name: str, seed: int, precision: str
@@ -69,8 +85,10 @@ def test_the_probe_rejects_lost_positions_but_not_rounding(
             assert refusal.code is ReasonCode.GAPS_CHANGE_ANSWERS
 
 
-@pytest.mark.parametrize("precision", rounding.DTYPES)
-@pytest.mark.parametrize(("name", "context"), rounding.WRONG.items())
+@table(
+    "precision, name, context",
+    [(each, *wrong) for each in rounding.DTYPES for wrong in rounding.WRONG.items()],
+)
 def test_the_probe_rejects_attention_that_depends_on_the_offset(
     name: str, context: int, precision: str
 ) -> None:
@@ -103,8 +121,8 @@ def test_a_model_with_an_unknown_cache_reads_densely(monkeypatch: pytest.MonkeyP
     assert "Other" in refusal.data["error"]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", "qwen3_next"])
-@pytest.mark.parametrize("tokens", [1000, 3000])
+@pytest.mark.parametrize("tokens", [1000, slow(3000)])
+@pytest.mark.parametrize("name", ["llama", slow("gemma3"), "gpt_oss", "qwen3_next"])
 def test_the_predicted_cache_size_is_the_real_one(name: str, tokens: int) -> None:
     model = build(name)
     used = make_stock_cache(model)
@@ -211,7 +229,7 @@ def test_a_draft_that_becomes_a_target_is_probed(
     assert runs["_measure"].call_count == 1
 
 
-@pytest.mark.parametrize(
+@table(
     "damage",
     [
         lambda stored: "",
