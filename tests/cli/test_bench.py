@@ -17,6 +17,7 @@ from app.protocol.options import Mode
 from app.protocol.stats import Phase, PhaseTime, Reading, Statistics
 from tests.cli.conftest import Shell
 from tests.models.packages import packaged_model
+from tests.tables import table
 
 
 def test_bench_prints_one_table_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +67,7 @@ def test_eval_asks_every_kind_sparsely_and_in_full(capsys: pytest.CaptureFixture
     assert [line.split()[:2] for line in table[1:4]] == [[kind, "1"] for kind in KINDS]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind", KINDS)
 def test_what_is_asked_stands_in_the_text(kind: str) -> None:
     for seed in range(20):
         task = KINDS[kind](Random(seed))
@@ -76,17 +77,15 @@ def test_what_is_asked_stands_in_the_text(kind: str) -> None:
         assert kind != "count" or text.count("is marked LATE.") == int(task.expected)
 
 
-@pytest.mark.parametrize(
-    ("answer", "right"),
+@table(
+    "answer, right",
     [("It is 42.", True), ("142", False), ("42,\n7", True), ("forty-two", False), ("", False)],
 )
 def test_a_right_answer_has_the_value_as_a_word(answer: str, right: bool) -> None:
     assert is_right(answer, "42") is right
 
 
-@pytest.mark.parametrize(
-    "words", ["bench --length 5", "bench --keep 2", "eval --n 0", "bench --target nope"]
-)
+@table("words", ["bench --length 5", "bench --keep 2", "eval --n 0", "bench --target nope"])
 def test_what_cannot_be_measured_is_one_sentence(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

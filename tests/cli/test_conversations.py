@@ -19,6 +19,7 @@ from app.protocol.prompt import Role
 from app.store.records import ConversationRecord
 from app.store.store import Store
 from tests.store.samples import answered
+from tests.tables import table
 
 NUMBERED = [(1, "Who pays?"), (2, "When?")]
 HOSTILE = "evil\x1b]0;title\x07\u202eright"
@@ -120,8 +121,8 @@ def test_the_best_documents_are_shown_and_all_counted(
     assert err == "The best 20 of 25 documents. Add a word to narrow the search.\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "begins"),
+@table(
+    "arguments, begins",
     [
         (["-o", "{home}/x.md"], "# Who"),
         (["-o", "{home}/x.json"], "{"),
@@ -134,6 +135,8 @@ def test_the_best_documents_are_shown_and_all_counted(
 )
 def test_exports(home: Path, shell: Shell, arguments: list[str], begins: str) -> None:
     kept("Who pays?")
+    for before in home.glob("x.*"):
+        before.unlink()
     out = shell("export", "1", *(each.format(home=home) for each in arguments))
     files = [*home.glob("x.*")]
     text = files[0].read_text() if files else out
@@ -241,15 +244,16 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@table("case", REFUSALS)
 def test_bad_input_is_one_sentence_and_status_2(
     home: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     arguments, expected = REFUSALS[case]
-    if "1" in arguments or "search" in arguments:
+    if ("1" in arguments or "search" in arguments) and not there():
         kept("Who pays?")
     (home / "text").write_text("{}")
-    os.mkfifo(home / "pipe")
+    if not (home / "pipe").exists():
+        os.mkfifo(home / "pipe")
     (home / "binary").write_bytes(b"\xff\xfe\x00")
     assert run(["conversations", *(each.format(home=home) for each in arguments)]) == 2
     out, err = capsys.readouterr()

@@ -19,6 +19,7 @@ from app.cli.main import run as specchat
 from app.models import embedded
 from app.models.errors import ModelError
 from tests import tiny
+from tests.tables import table
 
 
 def run() -> tuple[int, list[str]]:
@@ -72,8 +73,8 @@ def version(name: str, found: str | None) -> Callable[[str], str | None]:
     return lambda asked: found if asked == name else "99.0"
 
 
-@pytest.mark.parametrize(
-    ("line", "found", "words"),
+@table(
+    "line, found, words",
     [
         ("mlx-lm>=0.32.2", "0.31.0", "mlx-lm is 0.31.0, but specchat needs >=0.32.2"),
         ("textual==8.2.8", "8.3.0", "textual is 8.3.0, but specchat needs ==8.2.8"),
@@ -144,7 +145,7 @@ def test_a_named_model_is_checked_as_on_its_first_load(tmp_path: Path) -> None:
         doctor(io.StringIO(), str(tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize("words", [("--runs", "3"), ("--length", "64k"), ("--draft", "D")])
+@table("words", [("--runs", "3"), ("--length", "64k"), ("--draft", "D")])
 def test_what_only_the_stress_run_does_is_not_ignored(
     words: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

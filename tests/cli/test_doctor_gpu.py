@@ -22,6 +22,7 @@ from app.engine.backend.gpu_check import (
     row_error,
 )
 from tests.cli.test_doctor import healthy
+from tests.tables import table
 
 __all__ = ["healthy"]
 
@@ -118,7 +119,7 @@ CASES: dict[str, tuple[ScriptedGpu, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_what_it_says_of_a_gpu(name: str) -> None:
     gpu, accelerators, product, fault = CASES[name]
     rows, faults = _gpu(gpu)
@@ -191,10 +192,10 @@ PLACES: dict[str, tuple[str, str, bool, dict[str, str], Origin]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@table("name", PLACES)
 def test_where_mlx_comes_from(tmp_path: Path, name: str) -> None:
     place, version, metal, files, origin = PLACES[name]
-    folder = tmp_path / place
+    folder = tmp_path / str([*PLACES].index(name)) / place
     package(folder, "mlx", version, WHEEL=TAG.format("cp313-cp313"), **files)
     if metal:
         package(folder, "mlx-metal", version, WHEEL=TAG.format("py3-none"))

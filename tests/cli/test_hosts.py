@@ -17,6 +17,7 @@ from app.protocol.hosts import Host, Hosts
 from app.protocol.reasons import Failure, FailureKind
 from tests import tiny
 from tests.hosts.machines import workers
+from tests.tables import table
 
 
 def typed(hosts: Hosts) -> str:
@@ -72,7 +73,7 @@ def test_a_key_on_the_command_line_is_refused_and_not_shown(
     assert "k@" not in refused
 
 
-@pytest.mark.parametrize("command", ["doctor", "settings", "eval --n 3"])
+@table("command", ["doctor", "settings", "eval --n 3"])
 def test_commands_of_one_machine_do_not_ignore_it(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from app.cli import supervisor
 from app.cli.logs import CRASH_LOG, CRASH_NOTE, LOG, Crash, last_stderr_line, log_to, pop_crash
 from app.cli.main import RESTART
+from tests.tables import table
 
 METAL = """\
 loading
@@ -42,7 +43,7 @@ def test_without_a_word_there_is_no_log(tmp_path: Path) -> None:
     assert pop_crash(tmp_path) == Crash("SIGKILL")
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"signal": "SIGABRT"}', "\ud800"])
+@table("note", ["", "{", "[]", "null", '{"signal": "SIGABRT"}', "\ud800"])
 def test_a_note_that_makes_no_sense_is_dropped(tmp_path: Path, note: str) -> None:
     (tmp_path / CRASH_NOTE).write_bytes(note.encode(errors="surrogatepass"))
     assert pop_crash(tmp_path) is None

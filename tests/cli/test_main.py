@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import BAD_INPUT, COMMANDS, parser, run
+from tests.tables import table
 
 
 def test_the_version_is_an_answer_and_goes_to_standard_output(
@@ -25,7 +26,7 @@ def test_the_version_is_an_answer_and_goes_to_standard_output(
     assert said.err == ""
 
 
-@pytest.mark.parametrize("command", ["ask q", "doctor", "eval", "bench", "models fit NAME"])
+@table("command", ["ask q", "doctor", "eval", "bench", "models fit NAME"])
 def test_models_named_before_the_command_were_replaced_by_those_of_the_settings(
     command: str,
 ) -> None:
@@ -40,8 +41,8 @@ def test_a_commands_own_models_win() -> None:
     assert (options.target, options.draft, options.kv_bits) == ("U", None, "4")
 
 
-@pytest.mark.parametrize(
-    ("line", "paths"),
+@table(
+    "line, paths",
     [
         ("README.md", ["README.md"]),
         (".", ["."]),
@@ -61,8 +62,8 @@ def test_paths_instead_of_a_command_are_for_the_app(
     assert parser().parse_args(["ask", "q"]).paths == []
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
+@table(
+    "line, told",
     [
         ("missing.md", "There is no file or folder 'missing.md'"),
         (". docs/missing", "There is no file or folder 'docs/missing'"),
@@ -115,7 +116,7 @@ def numeric_options() -> Iterator[tuple[str, ...]]:
     return walk(top, ())
 
 
-@pytest.mark.parametrize("words", numeric_options(), ids=" ".join)
+@table("words", numeric_options())
 def test_a_number_out_of_range_is_one_sentence(
     home: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +135,7 @@ def test_numeric_options_of_every_kind_are_tried() -> None:
     assert {"serve --port", "worker --port", "ask --keep", "doctor --runs", "eval --n"} <= options
 
 
-@pytest.mark.parametrize("words", ["eval --n", "ask", "models nothing", "serve --nothing"])
+@table("words", ["eval --n", "ask", "models nothing", "serve --nothing"])
 def test_what_the_parser_refuses_is_one_sentence(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ from tests.models.gguf.making import write_gguf
 from tests.models.pulls import NAME, tiny_model
 from tests.models.test_pairs import SIZES, folder
 from tests.store.samples import answer_stats
+from tests.tables import table
 
 BIG, SMALL = "mlx-community/Qwen3.5-9B-4bit", "mlx-community/Qwen3.5-0.8B-MLX-4bit"
 
@@ -88,7 +89,7 @@ def test_damage_is_told(shell: Shell, tmp_path: Path) -> None:
     assert out.splitlines()[0].startswith("'config.json' is damaged: ")
 
 
-@pytest.mark.parametrize(
+@table(
     "arguments",
     [
         *((action, "../x") for action in ("show", "pull", "pause", "resume", "rm", "verify")),
@@ -412,7 +413,7 @@ def test_a_hub_that_cannot_be_asked(shell: Shell, hub: FakeHub, remote: str) -> 
     )
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b"[" * 100_000])
+@table("body", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_a_configuration_that_is_none(shell: Shell, hub: FakeHub, body: bytes) -> None:
     hub.add("org/odd", tiny_model() | {"config.json": body})
     status, _, err = shell("fit", "org/odd")
@@ -523,7 +524,7 @@ def test_a_gguf_file_anywhere_is_shown_by_its_path(
         assert err == "`specchat models add ~/x.gguf` converts it.\n"
 
 
-@pytest.mark.parametrize("name", ["none.gguf", "text.gguf", "~nobody-here/x.gguf", "a\0.gguf"])
+@table("name", ["none.gguf", "text.gguf", "~nobody-here/x.gguf", "a\0.gguf"])
 def test_a_gguf_file_that_cannot_be_read_is_one_sentence(
     shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -548,7 +549,7 @@ def test_an_installed_one_of_the_same_name_is_shown(shell: Shell, home: Path) ->
     assert "Downloaded and verified by specchat." in shell("show", NAME)[1]
 
 
-@pytest.mark.parametrize("name", ["no/such", "/no/such", "a\0b", ""])
+@table("name", ["no/such", "/no/such", "a\0b", ""])
 def test_one_that_is_nowhere_is_one_sentence(shell: Shell, name: str) -> None:
     status, out, err = shell("show", name)
     assert (status, out, err.count("\n")) == (2, "", 1)

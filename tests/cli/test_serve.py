@@ -22,6 +22,7 @@ from app.protocol.prompt import Message, Role
 from app.serve.api import TargetTokens
 from app.serve.fields import BadRequest
 from tests import tiny
+from tests.tables import table
 
 
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +43,7 @@ def test_a_port_that_is_taken_is_refused_before_the_models_are_loaded(
     assert told.endswith("): stop the program that uses it, or choose another --port.\n")
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-machine.invalid", "x" * 100, "1.2.3.4.5"])
+@table("host", ["192.0.2.1", "no-machine.invalid", "x" * 100, "1.2.3.4.5"])
 def test_an_address_that_is_not_this_machines_is_one_sentence(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

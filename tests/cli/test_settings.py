@@ -14,6 +14,7 @@ from app.protocol.prompt import Role
 from app.settings.definitions import all_settings
 from app.store.store import Store
 from tests import tiny
+from tests.tables import table
 
 SET = """
 [reading]
@@ -87,8 +88,8 @@ def test_ask_goes_by_them_and_its_options_win(
     assert asked(room, capsys, "--full")[0]["mode"] == "full"
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "sentence"),
+@table(
+    "option, value, sentence",
     [
         ("--top-p", "1.5", "'1.5' is not a valid top-p: use a number from 0.0001 to 1."),
         ("--top-k", "-1", "'-1' is not a valid top-k: use a whole number from 0 to 1,000,000."),

@@ -18,6 +18,7 @@ from app.cli import worker
 from app.cli.main import run
 from app.hosts.wire import WireError, connect
 from app.paths import config_path
+from tests.tables import table
 
 ADDRESSES = [("192.168.1.7", "en0"), ("10.0.0.5", "en5")]
 
@@ -62,7 +63,7 @@ def test_ipv6_is_refused(home: Path, address: str, capsys: pytest.CaptureFixture
 NO_NAMES = ["é." + "x" * 80, "\udcff", "a..b", "a\0b"]
 
 
-@pytest.mark.parametrize("name", NO_NAMES)
+@table("name", NO_NAMES)
 def test_a_name_that_no_machine_has(
     name: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from app.errors import UserError
 from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys, requested_hosts
 from app.paths import config_path
 from app.protocol.hosts import WORKER_PORT, Host
+from tests.tables import table
 
 KEYS = {"10.0.0.2": "k2", "10.0.0.3": "k3", "10.0.0.9:9000": "k9"}
 
@@ -21,8 +22,8 @@ def refusal(text: str, keys: dict[str, str] = KEYS) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "host"),
+@table(
+    "text, host",
     [
         ("key@10.0.0.7", Host("10.0.0.7", WORKER_PORT, "key")),
         ("key@studio.local:9000", Host("studio.local", 9000, "key")),
@@ -43,8 +44,8 @@ def test_workers_have_their_ranks_in_the_order_in_which_they_are_typed() -> None
     assert hosts.size == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
+@table(
+    "text, sentence",
     [
         ("", "--hosts names no machine: run `specchat worker` there"),
         ("10.0.0.2,", "'' is not a valid address: use KEY@ADDRESS"),
@@ -88,10 +89,10 @@ def test_a_key_is_typed_once(home: Path) -> None:
     assert read_keys(path) == {"10.0.0.7:9000": "newer", "10.0.0.8": "other"}
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{", '{"10.0.0.2": 7}', '{"a b": "k"}', "\xff"])
+@table("damage", ["", "[]", "{", '{"10.0.0.2": 7}', '{"a b": "k"}', "\xff"])
 def test_damaged_keys_are_one_sentence(home: Path, damage: str) -> None:
     path = config_path() / KEYS_FILE
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(damage.encode("latin-1"))
     with pytest.raises(UserError, match="cannot be read: delete that file, and type the line of"):
         requested_hosts("10.0.0.2")

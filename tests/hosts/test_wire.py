@@ -14,6 +14,7 @@ import pytest
 from app.engine.progress import LoadStopped
 from app.hosts import wire
 from app.hosts.wire import Connection, Seals, WireError, accept, connect
+from tests.tables import table
 
 LOOPBACK = "127.0.0.1"
 
@@ -162,7 +163,7 @@ def test_messages_are_authenticated_each_way_and_in_another_process(
     assert again.receive(5) == {"c": 3}
 
 
-@pytest.mark.parametrize("what", ["changed", "repeated", "omitted", "turned round", "untagged"])
+@table("what", ["changed", "repeated", "omitted", "turned round", "untagged"])
 def test_messages_that_were_tampered_with_end_the_connection(
     what: str, listening: socket.socket
 ) -> None:
@@ -216,7 +217,7 @@ def test_values_and_arrays_arrive_as_they_were_sent() -> None:
         np.testing.assert_array_equal(received[name], array)
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"\xff" * 64,  # sizes beyond any message

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
+
+
+def fresh(folder: Path) -> Path:
+    """A new folder below this one: for the rows of a table, which share `tmp_path`."""
+    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def safetensors(path: Path, floats: int = 6) -> Path:

@@ -11,6 +11,7 @@ from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize, cache_bytes
 from app.protocol.hosts import HostMachine
 from benchmarks.shapes import configs_of
+from tests.tables import slow, table
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -46,8 +47,14 @@ def test_heads_that_do_not_divide_are_filled_up() -> None:
     assert 1 / 3 < shard.active_parameters / SHAPE.active_parameters < 1 / 2
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        *(("llama", 2), ("gpt_oss", 3), ("deepseek_v3", 2)),
+        *(slow("llama", 3), slow("gpt_oss", 2), slow("deepseek_v3", 3)),
+        *(slow("qwen3_moe", 2), slow("qwen3_moe", 3)),
+    ],
+)
 def test_shards_are_as_large_as_mlx_lms(name: str, ranks: int) -> None:
     """Of tiny models, as rank 0 has them: the share of all parameters. In these, routers and what
     latent attention does not divide count."""
@@ -94,8 +101,8 @@ def _built(config: dict[str, Any]) -> Any:
     return model(arguments.from_dict(config))
 
 
-@pytest.mark.parametrize(
-    ("changes", "ranks", "why"),
+@table(
+    "changes, ranks, why",
     [
         ({}, 2, ""),
         ({}, 3, ""),

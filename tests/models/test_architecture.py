@@ -27,6 +27,7 @@ from app.paths import cache_path
 from app.sandbox import process, shapes
 from app.sandbox.process import RequestLimits
 from tests import tiny
+from tests.tables import slow, table
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
 
@@ -282,7 +283,11 @@ def real_cache_bytes(model: Any, tokens: int, step: int) -> float:
     return real
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+BUILT = {*tiny.QUICK, "gemma3", "deepseek_v3", "mamba2"}
+"""These are quick, all others slow."""
+
+
+@pytest.mark.parametrize("name", [name if name in BUILT else slow(name) for name in CONFIGS])
 def test_a_model_is_as_large_as_the_one_that_mlx_lm_builds(name: str) -> None:
     # MLX multiplies experts on a CPU in float32 only.
     dtype = mx.float16 if name == "bonsai" else mx.float32
@@ -314,7 +319,9 @@ def quantised_by(rules: dict[str, Any], model: Any, group_size: int) -> None:
 RULES = {"down_proj": {"group_size": 32, "bits": 8}, "embed_tokens": False}
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_moe", "gemma4", "lfm2_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    "name", ["qwen3", *map(slow, ("qwen3_5_moe", "gemma4", "lfm2_moe")), "gpt_oss"]
+)
 def test_a_quantised_model_is_as_large_as_mlx_lms_conversion(name: str) -> None:
     """Bits by layer are in the configuration, under the path of each."""
     model = build(CONFIGS[name], mx.bfloat16)
@@ -398,7 +405,11 @@ LARGER = {
 
 
 @pytest.mark.parametrize(
-    "name", ["lfm2", "lfm2_moe", "smollm3", "granite", "granitemoehybrid", "olmo3", "deepseek_v3"]
+    "name",
+    [
+        *("lfm2", "olmo3"),
+        *map(slow, ("lfm2_moe", "smollm3", "granite", "granitemoehybrid", "deepseek_v3")),
+    ],
 )
 def test_the_peak_of_reading_follows_from_what_was_traced(name: str) -> None:
     """Of a model large enough that what it reads shows beside its weights, in steps of 128."""
@@ -441,7 +452,7 @@ def test_a_model_is_measured_once(kept: Path) -> None:
     assert len(list(kept.iterdir())) == 2
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"layers": [7], "kinds": []}'])
+@table("content", ["{", "[]", "{}", '{"layers": [7], "kinds": []}'])
 def test_what_was_kept_and_is_damaged_is_measured_again(kept: Path, content: str) -> None:
     first = parse_architecture(CONFIGS["llama"])
     (file,) = kept.iterdir()
@@ -483,7 +494,19 @@ def test_the_table_is_long_enough() -> None:
     assert len({row["numbers"]["model_type"] for row in TABLE}) >= 10
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row["source"].split(",")[0] for row in TABLE])
+SUMMED = {"qwen3", "qwen3_next", "gpt_oss", "deepseek_v3"}
+"""The first row of each of these is quick, all others are slow."""
+
+
+def summed() -> list[Any]:
+    kinds = [row["numbers"]["model_type"] for row in TABLE]
+    return [
+        row if kind in SUMMED and kinds.index(kind) == number else slow(row)
+        for number, (row, kind) in enumerate(zip(TABLE, kinds, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("row", summed(), ids=[row["source"].split(",")[0] for row in TABLE])
 def test_real_configurations_against_sums_by_hand(row: dict[str, Any]) -> None:
     shape = parse_architecture(row["numbers"])
     each, fixed = by_hand(row["cache"]), by_hand(row["fixed"])
@@ -497,9 +520,8 @@ def test_real_configurations_against_sums_by_hand(row: dict[str, Any]) -> None:
         assert least * 0.95 <= row["active"] <= most * 1.05
 
 
-@pytest.mark.parametrize(
-    ("name", "unfused"),
-    [("llama", False), ("gemma2", True), ("deepseek_v3", True), ("qwen3_5", False)],
+@table(
+    "name, unfused", [("llama", False), ("gemma2", True), ("deepseek_v3", True), ("qwen3_5", False)]
 )
 def test_what_mlx_has_no_fused_attention_for(name: str, unfused: bool) -> None:
     """Capped scores, and latent attention whose rotated scores are a mask."""
@@ -526,7 +548,7 @@ def test_a_configuration_around_the_text_models() -> None:
     assert inside == replace(alone, model_type="qwen3_5_text")
 
 
-@pytest.mark.parametrize(
+@table(
     "config",
     [
         {},

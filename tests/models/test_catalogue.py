@@ -13,12 +13,13 @@ from app.models.fit import mac_with
 from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import SMOLLM2, find_packaged
 from app.models.pairs import best_draft, draft_candidates
+from tests.tables import table
 
 OURS = catalogue()
 NOWHERE = ModelCache(Path("nowhere"))
 
 
-@pytest.mark.parametrize("entry", OURS, ids=[entry.name for entry in OURS])
+@table("entry", OURS)
 def test_every_entry_says_all_and_its_size_can_be_true(entry: CatalogueEntry) -> None:
     assert is_repository(entry.name)
     shape = entry.architecture
@@ -86,7 +87,7 @@ def test_the_models_of_today_are_there_the_newest_first() -> None:
         assert all(entry.draft for entry in search(OURS, words)), words
 
 
-@pytest.mark.parametrize("gigabytes", [16, 24, 32, 64, 128])
+@table("gigabytes", [16, 24, 32, 64, 128])
 def test_there_is_a_pair_for_every_mac(gigabytes: int) -> None:
     machine, models = mac_with(gigabytes << 30), known_models(NOWHERE, OURS)
     found = []
@@ -159,7 +160,7 @@ def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> N
     assert found.quantised == "4-bit"
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "name =",

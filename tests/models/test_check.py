@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import tomllib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from app.models.check import check_config_numbers, check_model
 from app.models.errors import ModelError
 from tests import tiny
 from tests.models import files
+from tests.tables import table
 
 
 def refusal(folder: Path) -> str:
@@ -37,8 +39,8 @@ def test_no_folder(tmp_path: Path) -> None:
     assert "no model folder" in refusal(tmp_path / "m")
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
+@table(
+    "name, word",
     [
         ("config.json", "config.json"),
         ("tokenizer.json", "tokenizer"),
@@ -46,28 +48,33 @@ def test_no_folder(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_file(tmp_path: Path, name: str, word: str) -> None:
-    folder = files.model(tmp_path / "m")
+    folder = files.model(files.fresh(tmp_path) / "m")
     (folder / name).unlink()
     assert word in refusal(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000])
+@table(
+    "name, content",
+    product(
+        ["config.json", "tokenizer.json", "tokenizer_config.json"],
+        [b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000],
+    ),
+)
 def test_broken_json(tmp_path: Path, name: str, content: bytes) -> None:
-    folder = files.model(tmp_path / "m")
+    folder = files.model(files.fresh(tmp_path) / "m")
     (folder / name).write_bytes(content)
     assert name in refusal(folder)
 
 
-@pytest.mark.parametrize("config", [{}, {"model_type": ""}, {"model_type": 3}])
+@table("config", [{}, {"model_type": ""}, {"model_type": 3}])
 def test_no_model_type(tmp_path: Path, config: dict[str, object]) -> None:
-    folder = files.model(tmp_path / "m")
+    folder = files.model(files.fresh(tmp_path) / "m")
     files.write(folder / "config.json", config)
     assert "model_type" in refusal(folder)
 
 
-@pytest.mark.parametrize(
-    ("file", "key"),
+@table(
+    "file, key",
     [
         ("config.json", "model_file"),
         ("config.json", "auto_map"),
@@ -75,7 +82,7 @@ def test_no_model_type(tmp_path: Path, config: dict[str, object]) -> None:
     ],
 )
 def test_code_in_the_folder_is_refused(tmp_path: Path, file: str, key: str) -> None:
-    folder = files.model(tmp_path / "m")
+    folder = files.model(files.fresh(tmp_path) / "m")
     files.write(folder / file, {"model_type": "qwen3", key: {"AutoModel": "evil.Model"}})
     sentence = refusal(folder)
     assert key in sentence
@@ -89,10 +96,9 @@ def test_an_empty_mention_of_code_passes(tmp_path: Path, key: str) -> None:
     check_model(folder)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("left", [0, 7, 8, 40, -1])
+@table("shards, left", product([1, 3], [0, 7, 8, 40, -1]))
 def test_a_truncated_weights_file_is_named(tmp_path: Path, shards: int, left: int) -> None:
-    folder = files.model(tmp_path / "m", shards)
+    folder = files.model(files.fresh(tmp_path) / "m", shards)
     weights = sorted(folder.glob("*.safetensors"))[-1]
     weights.write_bytes(weights.read_bytes()[:left])
     sentence = refusal(folder)
@@ -113,7 +119,7 @@ def header(tensors: object) -> bytes:
     return len(content).to_bytes(8, "little") + content
 
 
-@pytest.mark.parametrize(
+@table(
     "content",
     [
         header(b"not json"),
@@ -126,7 +132,7 @@ def header(tensors: object) -> bytes:
     ],
 )
 def test_a_damaged_header(tmp_path: Path, content: bytes) -> None:
-    folder = files.model(tmp_path / "m")
+    folder = files.model(files.fresh(tmp_path) / "m")
     (folder / "model.safetensors").write_bytes(content)
     assert "model.safetensors" in refusal(folder)
 
@@ -143,9 +149,9 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     assert "model-00002-of-00003.safetensors" in refusal(folder)
 
 
-@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": []}])
+@table("index", [{}, {"weight_map": {}}, {"weight_map": []}])
 def test_an_index_without_weights(tmp_path: Path, index: dict[str, object]) -> None:
-    folder = files.model(tmp_path / "m", shards=2)
+    folder = files.model(files.fresh(tmp_path) / "m", shards=2)
     files.write(folder / "model.safetensors.index.json", index)
     assert "lists no weights" in refusal(folder)
 
@@ -209,7 +215,7 @@ def test_whatever_mlx_lm_repeats_something_by_is_bounded() -> None:
                 check_config_numbers({"model_type": "llama", **config})
 
 
-@pytest.mark.parametrize(
+@table(
     "config",
     [
         {"num_hidden_layers": 2, "n_layer": 10_000_000},

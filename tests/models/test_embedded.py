@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 from app.models.embedded import MANIFEST, integrity, pair_path, write_manifest
+from tests.models import files
+from tests.tables import table
+
+
+def written(path: Path) -> Path:
+    for folder in ("target", "draft", "recipe"):
+        (path / folder).mkdir()
+        (path / folder / "config.json").write_text(folder)
+    write_manifest(path)
+    return path
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    for folder in ("target", "draft", "recipe"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text(folder)
-    write_manifest(tmp_path)
-    return tmp_path
+    return written(tmp_path)
 
 
 def test_a_whole_pair(pair: Path) -> None:
@@ -45,8 +51,8 @@ def write(pair: Path, name: str, content: bytes) -> None:
     (pair / name).write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
+@table(
+    "damage, said",
     [
         (lambda pair: write(pair, "draft/config.json", b"drafT"), "draft/config.json was modified"),
         (lambda pair: (pair / "target/config.json").unlink(), "target/config.json is missing"),
@@ -57,7 +63,8 @@ def write(pair: Path, name: str, content: bytes) -> None:
         (lambda pair: write(pair, MANIFEST, b"\xff\n"), "SHA256SUMS cannot be read"),
     ],
 )
-def test_a_damaged_pair(pair: Path, damage: Callable[[Path], None], said: str) -> None:
+def test_a_damaged_pair(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
+    pair = written(files.fresh(tmp_path))
     damage(pair)
     (fault,) = integrity(pair)
     assert said in fault

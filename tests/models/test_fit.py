@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -36,6 +37,7 @@ from app.models.fit import (
 )
 from tests import tiny
 from tests.models.test_architecture import TABLE
+from tests.tables import slow, table
 
 TOKENS, STEP = 1024, 128
 LARGER = {
@@ -85,7 +87,7 @@ def check_peak(model: Any, shape: Architecture, caches: Any) -> float:
     return peak
 
 
-@pytest.mark.parametrize("name", tiny.ORACLE)
+@pytest.mark.parametrize("name", tiny.architectures(*tiny.ORACLE))
 def test_the_peak_of_reading_is_predicted(name: str, larger: Any) -> None:
     model, shape = larger(name)
     peak = check_peak(model, shape, model)
@@ -96,8 +98,17 @@ def test_the_peak_of_reading_is_predicted(name: str, larger: Any) -> None:
     assert scores > 0.1 * peak
 
 
-@pytest.mark.parametrize(("heads", "tokens"), [(16, 2048), (8, 4096), (4, 16384)])
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "tokens", "dtype"),
+    [
+        (16, 2048, mx.float32),
+        (8, 4096, mx.bfloat16),
+        slow(16, 2048, mx.bfloat16),
+        slow(8, 4096, mx.float32),
+        slow(4, 16384, mx.float32),
+        slow(4, 16384, mx.bfloat16),
+    ],
+)
 def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
     q = mx.random.normal((1, heads, MAX_QUERY_ROWS, 32)).astype(dtype)
     k = mx.random.normal((1, 2, tokens, 32)).astype(dtype)
@@ -124,7 +135,7 @@ MAC = {8: 21.7, 32: 23.8, 64: 26.7, 100: 29.8, 130: 32.5, 160: 35.2, 176: 36.5, 
 steps of 2,048 on an M5 Max with mlx 0.32.0 (mlx-lm issue 1480)."""
 
 
-@pytest.mark.parametrize("thousands", MAC)
+@table("thousands", MAC)
 def test_a_macs_peaks_are_predicted_within_a_tenth(thousands: int) -> None:
     shape = parse_architecture(row("Qwen/Qwen3.5-35B-A3B"))
     weights = 20_391_405_152
@@ -161,8 +172,7 @@ def test_the_lines_add_up() -> None:
     assert found.total == estimates.peak_bytes(QWEN, SMALL, 10_000)
 
 
-@pytest.mark.parametrize("gigabytes", [8, 16, 24, 32, 64, 128])
-@pytest.mark.parametrize("draft", [None, SMALL])
+@table("gigabytes, draft", product([8, 16, 24, 32, 64, 128], [None, SMALL]))
 def test_the_longest_is_the_last_that_fits(gigabytes: int, draft: ModelSize | None) -> None:
     machine = mac_with(gigabytes << 30)
     found = fit(QWEN, draft, machine)
@@ -229,19 +239,25 @@ def test_the_share_of_a_mac() -> None:
     assert Machine(10, 10).budget == 9
 
 
-@pytest.mark.parametrize("text", ["32GB", "32 gb", "32", " 32 GiB ", "32G"])
+@table("text", ["32GB", "32 gb", "32", " 32 GiB ", "32G"])
 def test_sizes_of_a_memory(text: str) -> None:
     assert parse_memory(text) == 32 << 30
 
 
-@pytest.mark.parametrize("text", ["", "0", "0GB", "-8", "8.5GB", "8TB", "lots", "99999999", "٣٢"])
+@table("text", ["", "0", "0GB", "-8", "8.5GB", "8TB", "lots", "99999999", "٣٢"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UserError, match="32GB"):
         parse_memory(text)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_next", "gemma3", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        *(("qwen3", 8), ("gpt_oss", 4), ("qwen3_next", 8)),
+        *(slow(name, 8) for name in ("llama", "gemma3", "gpt_oss")),
+        *(slow(name, 4) for name in ("llama", "gemma3", "qwen3", "qwen3_next")),
+    ],
+)
 def test_the_peak_with_a_quantised_cache_is_predicted(name: str, bits: int, larger: Any) -> None:
     model, full = larger(name)
     caches = CacheMaker(model, find_quantisation(model, bits))

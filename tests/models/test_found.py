@@ -23,6 +23,7 @@ from app.models.found import (
 from app.models.gguf import file
 from app.models.gguf.file import GgufError, summarise
 from tests.models import files, kept
+from tests.tables import table
 
 
 def find(folder: Path, program: Program = Program.USER) -> tuple[FoundModel, ...]:
@@ -221,10 +222,9 @@ def test_a_missing_blob_is_a_fault(tmp_path: Path) -> None:
     assert "is missing: pull the model again with Ollama" in str(model.fault)
 
 
-@pytest.mark.parametrize(
-    "digest", ["sha256:../../../secret", "sha256-" + "0" * 64, "sha256:" + "0" * 63, 7, None]
-)
+@table("digest", ["sha256:../../../secret", "sha256-" + "0" * 64, "sha256:" + "0" * 63, 7, None])
 def test_a_digest_that_leads_elsewhere_is_refused(tmp_path: Path, digest: object) -> None:
+    tmp_path = files.fresh(tmp_path)
     layers = [{"mediaType": kept.MODEL_LAYER, "digest": digest}]
     manifest = kept.manifest(tmp_path, "llama", "8b", "library", {"layers": layers})
     model = only(find(tmp_path, Program.OLLAMA))
@@ -232,10 +232,9 @@ def test_a_digest_that_leads_elsewhere_is_refused(tmp_path: Path, digest: object
     assert "names no file" in str(model.fault)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", "[" * 100_000, "\ud800", '{"a": ' + "9" * 5_000 + "}"]
-)
+@table("text", ["", "{", "[]", "7", "[" * 100_000, "\ud800", '{"a": ' + "9" * 5_000 + "}"])
 def test_a_damaged_manifest_is_a_fault(tmp_path: Path, text: str) -> None:
+    tmp_path = files.fresh(tmp_path)
     kept.ollama(tmp_path, "whole", "1b")
     manifest = kept.manifest(tmp_path, "llama", "8b", "library", {})
     manifest.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.engine.backend.device import CPU, GPU
 from app.engine.cache.sizes import Transient
 from app.models import fit
@@ -16,6 +14,7 @@ from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from tests.models.test_architecture import TABLE
+from tests.tables import table
 
 FILE = Path(__file__).parent / "estimates.json"
 ESTIMATES = json.loads(FILE.read_text("utf-8"))
@@ -45,7 +44,7 @@ def estimates(row: dict[str, Any]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("row", TABLE, ids=name)
+@table("row", TABLE)
 def test_estimates_are_what_they_were(row: dict[str, Any]) -> None:
     assert estimates(row) == ESTIMATES[name(row)]
 

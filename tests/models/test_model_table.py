@@ -7,6 +7,7 @@ import pytest
 from app.models.architecture import parse_architecture
 from app.models.catalogue import catalogue
 from tests.models.model_table import HEAD, PublicModel, cells, public_models, rows_in_docs
+from tests.tables import table
 
 MODELS = public_models()
 CATALOGUED = {
@@ -32,13 +33,13 @@ def test_their_weights_are_as_large_as_their_files() -> None:
     assert all(abs(float(each.rstrip("%"))) <= 2 for each in differences if each)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(each, id=each.name, marks=[] if each.name in CATALOGUED else pytest.mark.slow)
-        for each in MODELS
-    ],
-)
+@table("model", [model for model in MODELS if model.name in CATALOGUED])
 def test_the_table_in_the_docs_is_up_to_date(model: PublicModel) -> None:
     """Otherwise run `python -m tests.models.model_table`."""
+    assert IN_DOCS[model.name] == cells(model, parse_architecture(model.config))
+
+
+@pytest.mark.slow
+@table("model", [model for model in MODELS if model.name not in CATALOGUED])
+def test_so_it_is_for_models_outside_the_catalogue(model: PublicModel) -> None:
     assert IN_DOCS[model.name] == cells(model, parse_architecture(model.config))

@@ -30,6 +30,7 @@ from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.store.records import AnswerStats
 from tests.models import files
+from tests.tables import table
 
 OURS = catalogue()
 NOWHERE = ModelCache(Path("nowhere"))
@@ -133,9 +134,7 @@ def test_operations_by_hand() -> None:
     assert speedup.operations_per_token(shape, 100) == 2 * (2 * matrices + 4 * 64 * 50)
 
 
-@pytest.mark.parametrize(
-    "pair", speedup.published_pairs(), ids=lambda pair: pair["name"].replace(" ", "-")
-)
+@table("pair", speedup.published_pairs())
 def test_a_pair_that_was_timed_is_as_fast_as_it_was_and_carries_no_warning(pair: Any) -> None:
     """1.8 and 2.2 times came with "at most 1.7x faster"."""
     found = draft_candidates(
@@ -203,7 +202,7 @@ def test_the_ratio_by_the_clock() -> None:
     assert speedup.measured_ratio([STATS, slower, slower], "big", "small") == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(
+@table(
     "change",
     [
         {"target": "other"},
@@ -309,9 +308,9 @@ def test_weights_that_a_text_model_does_not_load_are_not_counted(tmp_path: Path)
     assert here(path).size == ModelSize(str(path), parse_architecture(SIZES), 5)
 
 
-@pytest.mark.parametrize("header", [b"[]", b'{"w": 3}', b'{"w": {"data_offsets": [1]}}', b"{"])
+@table("header", [b"[]", b'{"w": 3}', b'{"w": {"data_offsets": [1]}}', b"{"])
 def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: bytes) -> None:
-    path = folder(tmp_path / "m")
+    path = folder(files.fresh(tmp_path) / "m")
     (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(ModelError, match="damaged"):
         here(path)
@@ -320,7 +319,7 @@ def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: bytes)
 # ------------------------------------------------------------------------------ recommendation
 
 
-@pytest.mark.parametrize("gigabytes", [16, 32, 64, 128])
+@table("gigabytes", [16, 32, 64, 128])
 def test_the_offered_model_reads_a_long_document(gigabytes: int) -> None:
     found = recommend(catalogue(), mac_with(gigabytes << 30))
     assert found is not None
@@ -329,8 +328,8 @@ def test_the_offered_model_reads_a_long_document(gigabytes: int) -> None:
     assert "draft" not in " ".join(item.label for item in found.fit.items)
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "name"),
+@table(
+    "gigabytes, name",
     [
         (8, "LFM2.5-2.6B-MLX-4bit"),
         (16, "Qwen3.5-9B-4bit"),

@@ -29,6 +29,7 @@ from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, TOKEN, Puller
+from tests.tables import table
 
 
 def wait_until(true: Callable[[], object]) -> None:
@@ -94,7 +95,7 @@ def test_connections_are_used_again(puller: Puller, hub: FakeHub) -> None:
     assert hub.connections["storage"] <= puller.settings().connections
 
 
-@pytest.mark.parametrize("name", ["org/parts", "org/manifest.json", "org/pause", "org/inspected"])
+@table("name", ["org/parts", "org/manifest.json", "org/pause", "org/inspected"])
 def test_any_name_of_a_model_will_do(puller: Puller, hub: FakeHub, name: str) -> None:
     hub.add(name, pulls.tiny_model())
     assert puller.pull(name) is Outcome.DOWNLOADED
@@ -364,7 +365,7 @@ def test_the_token_stays_at_the_hub(puller: Puller, hub: FakeHub, elsewhere: str
     assert told == {None}
 
 
-@pytest.mark.parametrize("token", ["hf_bad\nHeader: x", "hf bad", "hf_é"])
+@table("token", ["hf_bad\nHeader: x", "hf bad", "hf_é"])
 def test_a_damaged_token_is_not_shown(puller: Puller, token: str) -> None:
     puller.token = token
     with pytest.raises(ModelError, match="token is damaged") as caught:
@@ -378,7 +379,7 @@ def test_a_model_that_is_not_there(puller: Puller) -> None:
         puller.pull("org/other")
 
 
-@pytest.mark.parametrize(
+@table(
     "endpoint",
     [
         *("", "hub", "ftp://hub", "http://", "http://[::1"),
@@ -391,7 +392,7 @@ def test_an_endpoint_that_is_none(puller: Puller, endpoint: str) -> None:
         puller.pull(settings=settings)
 
 
-@pytest.mark.parametrize("proxy", ["ftp://proxy", "http://[::1", "http://proxy:x"])
+@table("proxy", ["ftp://proxy", "http://[::1", "http://proxy:x"])
 def test_a_proxy_that_is_none(puller: Puller, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(ModelError, match="proxy in the environment is not a web address"):
@@ -463,7 +464,7 @@ def test_waits_double_up_to_the_longest() -> None:
     assert retry_after({"retry-after": "-1"}) is None
 
 
-@pytest.mark.parametrize(
+@table(
     "date",
     [
         "Wed, 21 Oct 2099 07:28:00 +99999999999999999999",

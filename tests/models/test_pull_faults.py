@@ -19,6 +19,7 @@ from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, Puller, check, refused
+from tests.tables import slow
 
 REVISION, TREE, SMALL = r"/revision/main", r"/tree/", r"resolve-cache.*/config\.json"
 RESOLVE, WEIGHTS = r"/resolve/.*\.safetensors", r"storage:/blobs/"
@@ -86,7 +87,14 @@ PASSING: dict[str, Callable[[FakeHub], list[Fault]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PASSING)
+QUICK = {
+    *("cut in the middle", "cut inside the list", "reset", "no HTTP", "stalled", "200 for 206"),
+    *("one bit wrong", "other bytes than asked for", "no length, ended early", "another commit"),
+    *("429 with seconds", "500", "an expired signature", "many things at once"),
+}
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in PASSING])
 def test_it_still_arrives(logged_in: Puller, name: str) -> None:
     hub = logged_in.hub
     hub.faults = PASSING[name](hub)
@@ -211,7 +219,15 @@ def chunked_and_longer(answer: fake.Answer) -> None:
     answer.chunked, answer.body = True, answer.body + b"more"
 
 
-@pytest.mark.parametrize("name", FAILING)
+QUICK |= {
+    *("cut for ever", "another file", "longer than it says", "too much in a range"),
+    *("404 for the model", "404 for a file", "401", "429 for an hour", "a login page"),
+    *("a commit that is a path", "a next page elsewhere", "redirected in a circle"),
+    *("redirected to a file", "redirected to nobody"),
+}
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in FAILING])
 def test_it_ends_in_a_sentence_and_later_goes_on(logged_in: Puller, name: str) -> None:
     hub = logged_in.hub
     make, words = FAILING[name]
@@ -264,7 +280,7 @@ def survive(puller: Puller, seed: int) -> None:
     check(puller)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, *map(slow, range(1, 8))])
 def test_a_few_random_faults(logged_in: Puller, seed: int) -> None:
     survive(logged_in, seed)
 

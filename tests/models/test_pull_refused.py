@@ -19,6 +19,7 @@ from app.models.errors import DownloadError, ModelError
 from app.models.pull import Outcome
 from tests.models import pulls
 from tests.models.pulls import NAME, Puller, check, refused
+from tests.tables import slow, table
 
 ALWAYS = 10_000
 
@@ -56,7 +57,7 @@ REFUSED_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED_FILES)
+@table("name", REFUSED_FILES)
 def test_a_model_is_refused_before_its_weights_are_fetched(logged_in: Puller, name: str) -> None:
     change, words = REFUSED_FILES[name]
     files = pulls.tiny_model()
@@ -119,7 +120,7 @@ BAD_ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_ENTRIES)
+@table("name", BAD_ENTRIES)
 def test_a_list_that_cannot_be_right_is_refused(logged_in: Puller, name: str) -> None:
     logged_in.hub.tree = lambda entries: [*entries, BAD_ENTRIES[name]]
     with pytest.raises(ModelError, match="is invalid") as caught:
@@ -193,7 +194,7 @@ def test_a_size_beyond_every_disk(logged_in: Puller) -> None:
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EIO, "cannot be written")]
 )
-@pytest.mark.parametrize("after", [0, 1, 9])
+@pytest.mark.parametrize("after", [slow(0), slow(1), 9])
 def test_a_disk_that_fails_while_writing(
     logged_in: Puller, monkeypatch: pytest.MonkeyPatch, number: int, words: str, after: int
 ) -> None:
@@ -230,7 +231,7 @@ def test_a_disk_that_fails_while_writing(
     check(logged_in)
 
 
-@pytest.mark.parametrize("nth", range(14))
+@pytest.mark.parametrize("nth", [nth if nth % 5 == 1 else slow(nth) for nth in range(14)])
 def test_a_disk_that_fails_at_any_rename(
     logged_in: Puller, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:

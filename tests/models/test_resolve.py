@@ -10,6 +10,7 @@ from huggingface_hub import constants
 from app.models import embedded
 from app.models.cache import resolve_model
 from app.models.errors import ModelError
+from tests.tables import table
 
 OLD, NEW = "a" * 40, "b" * 40
 
@@ -74,15 +75,13 @@ def test_a_repository_whose_main_is_not_here(cache: Path) -> None:
     assert "download it with" in refusal("org/tiny")
 
 
-@pytest.mark.parametrize(
-    "name", ["./none", "/none/at/all", "none", "~nobody-here/m", "a\0b", "../x", "a--b/c"]
-)
+@table("name", ["./none", "/none/at/all", "none", "~nobody-here/m", "a\0b", "../x", "a--b/c"])
 def test_no_such_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "no model folder" in refusal(name)
 
 
-@pytest.mark.parametrize("name", ["", "  "])
+@table("name", ["", "  "])
 def test_no_name(name: str) -> None:
     assert "empty" in refusal(name)
 

@@ -3,6 +3,7 @@ in pieces are those of the whole text."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from app.models.tokenizers import (
     sample,
 )
 from tests.models import files
+from tests.tables import table
 
 
 def folder(path: Path, content: dict[str, Any]) -> Path:
@@ -48,7 +50,7 @@ def test_merges_written_the_old_way(tmp_path: Path) -> None:
 SPECIAL = files.tokenizer()["added_tokens"]
 
 
-@pytest.mark.parametrize(
+@table(
     "change",
     [
         {"merges": [["ab", "c"], ["a", "b"]]},
@@ -60,15 +62,11 @@ SPECIAL = files.tokenizer()["added_tokens"]
         {"added_tokens": [{"id": 5, "content": "<eos>", "special": True}]},
         {"added_tokens": [*SPECIAL, {"id": 6, "content": "<think>"}]},
     ],
-    ids=[
-        *("merges in another order", "fewer merges", "a smaller vocabulary", "other ids"),
-        *("another token", "another kind", "another special token", "one special token more"),
-    ],
 )
 def test_other_content(tmp_path: Path, change: dict[str, Any]) -> None:
     special = {key: value for key, value in change.items() if key == "added_tokens"}
     model = {key: value for key, value in change.items() if key not in special}
-    assert not same(tmp_path, files.tokenizer(**model) | special)
+    assert not same(files.fresh(tmp_path), files.tokenizer(**model) | special)
 
 
 def test_special_tokens_kept_in_the_other_file(tmp_path: Path) -> None:
@@ -88,8 +86,9 @@ def test_unigram_pieces_count_by_their_place(tmp_path: Path) -> None:
     assert not same_tokenizer(a, c)
 
 
-@pytest.mark.parametrize("content", [{}, {"model": {}}, {"model": None}, {"model": {"vocab": 3}}])
+@table("content", [{}, {"model": {}}, {"model": None}, {"model": {"vocab": 3}}])
 def test_no_tokenizer(tmp_path: Path, content: dict[str, Any]) -> None:
+    tmp_path = files.fresh(tmp_path)
     whole = folder(tmp_path / "whole", files.tokenizer())
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         same_tokenizer(whole, folder(tmp_path / "broken", content))
@@ -129,8 +128,7 @@ def test_lone_surrogates_count_as_something() -> None:
     assert TokenCounter(target_path()).count(["a\ud800b"])
 
 
-@pytest.mark.parametrize("text", ["", "abc", "ab\ncd\nefghijk\n\nl", "\n" * 9, "x" * 20])
-@pytest.mark.parametrize("size", [1, 3, 8])
+@table("text, size", product(["", "abc", "ab\ncd\nefghijk\n\nl", "\n" * 9, "x" * 20], [1, 3, 8]))
 def test_pieces_are_the_text_and_no_longer_than_asked(text: str, size: int) -> None:
     parts = list(pieces(text, size))
     assert "".join(parts) == text

@@ -16,6 +16,7 @@ from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, Puller
+from tests.tables import table
 
 
 @pytest.fixture
@@ -162,11 +163,11 @@ def test_a_removal_that_is_cut_off(
     assert len(list((cache.repository_folder(NAME) / "snapshots").iterdir())) == 2
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"repository": "../x", "whole": true}'])
+@table("content", ["", "[]", '{"repository": "../x", "whole": true}'])
 def test_what_else_lies_in_the_trash_is_not_listed(
     here: Puller, cache: ModelCache, content: str
 ) -> None:
-    (cache.app_folder / "trash" / "odd").mkdir()
+    (cache.app_folder / "trash" / "odd").mkdir(exist_ok=True)
     (cache.app_folder / "trash" / "odd" / "entry.json").write_text(content)
     assert trash.trashed(cache) == []
 

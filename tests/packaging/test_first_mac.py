@@ -11,10 +11,12 @@ import first_mac
 import pytest
 from first_mac import CHECKS, Models, result
 
+from tests.tables import table
+
 QUICK = ("system", "forced attention", "memory", "fsync", "terminal")
 
 
-@pytest.mark.parametrize("name", QUICK)
+@table("name", QUICK)
 def test_a_check_says_something_here(name: str) -> None:
     lines = [*CHECKS[name](Models(tokens=64))]
     assert lines

@@ -13,6 +13,8 @@ import lock
 import pytest
 import wheels
 
+from tests.tables import table
+
 PACKAGES: list[dict[str, Any]] = json.loads(wheels.FILE.read_text(encoding="utf-8"))
 PINS = {pin.name: pin for pin in lock.read() if pin.holds_in(lock.MAC)}
 FOR_THIS_MAC = re.compile(
@@ -28,7 +30,7 @@ def test_all_that_a_mac_needs_and_nothing_else() -> None:
     assert set(lines) == set(lock.closure(wanted, lines.__getitem__, lock.MAC)), AGAIN
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each["name"])
+@table("package", PACKAGES)
 def test_version_and_hashes_are_the_locks(package: dict[str, Any]) -> None:
     pin = PINS[package["name"]]
     assert package["version"] == pin.version, AGAIN

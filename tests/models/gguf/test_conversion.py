@@ -23,6 +23,7 @@ from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 from tests import tiny
 from tests.models.gguf.making import NAMES, VOCABULARY, write_gguf
+from tests.tables import table
 
 IDS = mx.array([[5, 17, 200, 31, 64, 90, 3, 7, 111, 45, 22, 250]])
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
@@ -280,7 +281,7 @@ SPLITS = {
 }
 
 
-@pytest.mark.parametrize("name", SPLITS)
+@table("name", SPLITS)
 def test_texts_are_split_by_the_rule_that_the_file_names(name: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", "llama", values={"tokenizer.ggml.pre": name})
     planned = plan_conversion([tmp_path / "tiny.gguf"])
@@ -290,8 +291,8 @@ def test_texts_are_split_by_the_rule_that_the_file_names(name: str, tmp_path: Pa
     assert "|".join(pieces) == SPLITS[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "begins"),
+@table(
+    "name, said, begins",
     [
         ("llama-bpe", None, True),
         ("tekken", None, True),
@@ -345,7 +346,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@table("what", REFUSED)
 def test_what_cannot_be_used_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
     values, sentence = REFUSED[what]
     path = tmp_path / "tiny.gguf"

@@ -18,6 +18,7 @@ from app.models.gguf.convert import plan_conversion
 from app.models.gguf.file import read_gguf, summarise
 from app.models.gguf.weights import ErrorSum, convert
 from tests.models.gguf.making import NAMES, write_gguf
+from tests.tables import table
 
 MANY = (1 << 64) - 1
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64 = 4, 5, 6, 7, 8, 9, 10, 11
@@ -106,7 +107,7 @@ DAMAGED: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
+@table("what", DAMAGED)
 def test_it_is_refused_in_one_sentence_at_once(what: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(DAMAGED[what])
