@@ -48,6 +48,10 @@ from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextProcess
 from tests import tiny
 from tests.engine.driver import LIMIT, LONG_TEXT, TEXT, Driver, question
+from tests.tables import slow, table
+
+SHORT = TEXT[:550]
+"""For tests in which it does not matter how much is read."""
 
 
 def _phases(driver: Driver) -> list[Phase]:
@@ -58,7 +62,7 @@ def _phases(driver: Driver) -> list[Phase]:
 # ------------------------------------------------------------------------------------ a turn
 
 
-@pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
+@pytest.mark.parametrize("mode", [Mode.SPARSE, slow(Mode.FULL)])
 def test_a_turns_arrays_are_freed_without_the_garbage_collector(loaded: Driver, mode: Mode) -> None:
     """Python's collector counts objects, not bytes, so gigabytes could wait for it."""
 
@@ -150,7 +154,7 @@ def test_auto_reads_the_first_long_prompt_sparsely(
 
 
 def test_an_unseeded_answer_reports_its_seed_and_can_be_repeated(loaded: Driver) -> None:
-    ask = question(Mode.FULL, tokens=30)
+    ask = question(Mode.FULL, tokens=30, text=SHORT)
 
     def sampled(seed: int | None) -> Finished:
         sampling = Sampling(30, 1.0, seed=seed)
@@ -192,11 +196,19 @@ def test_the_same_prompt_is_scored_once_and_can_be_read_again_from_scratch(loade
     assert Phase.SCORE in _phases(loaded)
 
 
-@pytest.mark.parametrize("draft", [None, "draft"])
-def test_an_unpinned_passage_is_scored_as_if_never_pinned(
-    driver: Driver, folders: dict[str, Path], draft: str | None
+@pytest.mark.slow
+def test_without_a_draft_an_unpinned_passage_is_scored_as_if_never_pinned(
+    driver: Driver, folders: dict[str, Path]
 ) -> None:
-    driver.load(folders["target"], folders[draft] if draft else None)
+    driver.load(folders["target"])
+    check_unpinned(driver)
+
+
+def test_an_unpinned_passage_is_scored_as_if_never_pinned(loaded: Driver) -> None:
+    check_unpinned(loaded)
+
+
+def check_unpinned(driver: Driver) -> None:
     ask = question(keep=0.3)
     (message,) = ask.messages
     (document,) = message.documents
@@ -207,7 +219,7 @@ def test_an_unpinned_passage_is_scored_as_if_never_pinned(
         driver.answer(replace(asked, messages=(replace(message, documents=(each,)),)))
         found.append(driver.of(Selected)[-1])
     _, unpinned, never = found
-    assert replace(unpinned, turn=3) == never
+    assert replace(unpinned, turn=never.turn) == never
 
 
 def on_backend(backend: Backend, folders: dict[str, Path]) -> tuple[Finished, Selected]:
@@ -245,16 +257,30 @@ BORDERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "target", ["target", "hybrid", pytest.param("sliding", marks=pytest.mark.slow)]
-)
-def test_a_cancel_at_any_step_does_not_affect_the_next_turn(
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["hybrid", "sliding"])
+def test_a_cancel_at_any_step_does_not_affect_the_next_turn_of_any_target(
     driver: Driver, folders: dict[str, Path], target: str
 ) -> None:
     driver.load(folders[target], folders["draft"])
+    check_cancels(driver, *BORDERS)
+
+
+def test_a_cancel_while_a_hybrid_reads_does_not_affect_the_next_turn(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    driver.load(folders["hybrid"], folders["draft"])
+    check_cancels(driver, "later prefill step", "decoding")
+
+
+def test_a_cancel_at_any_step_does_not_affect_the_next_turn(loaded: Driver) -> None:
+    check_cancels(loaded, *BORDERS)
+
+
+def check_cancels(driver: Driver, *borders: str) -> None:
     fresh = driver.answer(question())
-    for border, reached in BORDERS.items():
-        driver.cancel_when(reached)
+    for border in borders:
+        driver.cancel_when(BORDERS[border])
         # The answer is long enough not to end before its first tokens are reported.
         tokens = 4000 if border == "decoding" else 12
         stopped = driver.answer(replace(question(tokens=tokens), conversation=border))
@@ -266,29 +292,30 @@ def test_a_cancel_at_any_step_does_not_affect_the_next_turn(
         assert driver.answer(question()).generated_ids == fresh.generated_ids, border
 
 
-@pytest.mark.parametrize("phase", [Phase.SCORE, Phase.PREFILL])
-@pytest.mark.parametrize("target", ["target", "hybrid", "sliding"])
+@pytest.mark.parametrize("target", ["target", "hybrid", slow("sliding")])
 def test_a_cancel_within_a_long_step_leaves_the_steps_before_it(
     driver: Driver,
     folders: dict[str, Path],
     target: str,
-    phase: Phase,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prefill, "PART_SECONDS", 1e-9)
     driver.load(folders[target], folders["draft"])
+    driver.engine.send(CachePolicy(share_prefixes=False))
     fresh = driver.answer(question())
-
-    def is_within_step(event: Event) -> bool:
-        return isinstance(event, PhaseProgress) and event.phase is phase and 0 < event.done < 64
-
-    driver.cancel_when(is_within_step)
-    stopped = driver.answer(replace(question(), conversation="c"))
-    driver.on_event = lambda event: None
-    assert stopped.finish_reason is FinishReason.CANCELLED
-    assert stopped.statistics is None or stopped.statistics.read_tokens % 64 == 0
-    assert driver.answer(replace(question(), conversation="c")).generated_ids == fresh.generated_ids
-    assert driver.of(EngineWarning) == [], "nothing was damaged"
+    for phase in (Phase.SCORE, Phase.PREFILL):
+        ask = replace(question(), conversation=phase.name)
+        driver.cancel_when(
+            lambda event, phase=phase: (
+                isinstance(event, PhaseProgress) and event.phase is phase and 0 < event.done < 64
+            )
+        )
+        stopped = driver.answer(ask)
+        driver.on_event = lambda event: None
+        assert stopped.finish_reason is FinishReason.CANCELLED, phase
+        assert stopped.statistics is None or stopped.statistics.read_tokens % 64 == 0, phase
+        assert driver.answer(ask).generated_ids == fresh.generated_ids, phase
+        assert driver.of(EngineWarning) == [], "nothing was damaged"
 
 
 def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +326,9 @@ def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(TextProcess, "encode", endless)
-        stopped = loaded.answer(question())
+        stopped = loaded.answer(question(text=SHORT))
     assert stopped.finish_reason is FinishReason.CANCELLED
-    assert loaded.answer(question()).finish_reason is not FinishReason.CANCELLED
+    assert loaded.answer(question(text=SHORT)).finish_reason is not FinishReason.CANCELLED
 
 
 def test_a_queued_turn_can_be_cancelled(loaded: Driver) -> None:
@@ -313,12 +340,12 @@ def test_a_queued_turn_can_be_cancelled(loaded: Driver) -> None:
             loaded.cancel()
 
     loaded.on_event = cancel_the_second
-    loaded.ask(question())
-    loaded.ask(question())
+    turn = loaded.ask(question(text=SHORT)).number
+    loaded.ask(question(text=SHORT))
     second.set()
     first, last = loaded.until(Finished), loaded.until(Finished)
-    assert (first.turn, first.finish_reason) == (1, FinishReason.LENGTH)
-    assert last == Finished(2, FinishReason.CANCELLED, "", (), None)
+    assert (first.turn, first.finish_reason) == (turn, FinishReason.LENGTH)
+    assert last == Finished(turn + 1, FinishReason.CANCELLED, "", (), None)
 
 
 def test_a_cancelled_turn_reports_the_tokens_read_so_far(loaded: Driver) -> None:
@@ -332,7 +359,7 @@ def test_a_cancelled_turn_reports_the_tokens_read_so_far(loaded: Driver) -> None
 
 def test_a_turn_can_be_asked_again_from_its_last_event(loaded: Driver) -> None:
     """It is asked from within the listener, and its cancel is not lost."""
-    asked = iter([question(), None])
+    asked = iter([question(text=SHORT), None])
 
     def ask_again(event: Event) -> None:
         if isinstance(event, Finished) and (command := next(asked, None)) is not None:
@@ -340,7 +367,7 @@ def test_a_turn_can_be_asked_again_from_its_last_event(loaded: Driver) -> None:
             loaded.cancel()
 
     loaded.on_event = ask_again
-    assert loaded.answer(question()).finish_reason is FinishReason.LENGTH
+    assert loaded.answer(question(text=SHORT)).finish_reason is FinishReason.LENGTH
     second = loaded.until(Finished)
     assert second.finish_reason is FinishReason.CANCELLED
 
@@ -352,7 +379,7 @@ def test_a_question_runs_before_queued_background_requests(loaded: Driver) -> No
     def request(name: str) -> Callable[[], Ask]:
         def make() -> Ask:
             made.append(name)
-            return question(tokens=1)
+            return question(tokens=1, text=SHORT)
 
         return make
 
@@ -361,30 +388,30 @@ def test_a_question_runs_before_queued_background_requests(loaded: Driver) -> No
             loaded.on_event = lambda event: None
             loaded.engine.ask(request("gone"), loaded._take, background=True).cancel()
             loaded.engine.ask(request("waits"), loaded._take, background=True)
-            loaded.engine.ask(question(tokens=1), loaded._take)
+            loaded.engine.ask(question(tokens=1, text=SHORT), loaded._take)
 
     loaded.on_event = ask_more
-    loaded.answer(question(tokens=1))
+    turn = loaded.answer(question(tokens=1, text=SHORT)).turn
     ended = [loaded.until(Finished) for _ in range(3)]
-    assert [(event.turn, event.finish_reason) for event in ended] == [
-        (4, FinishReason.LENGTH),
-        (2, FinishReason.CANCELLED),
+    assert [(event.turn - turn, event.finish_reason) for event in ended] == [
         (3, FinishReason.LENGTH),
+        (1, FinishReason.CANCELLED),
+        (2, FinishReason.LENGTH),
     ]
     assert made == ["waits"]
 
 
 def test_a_late_cancel_has_no_effect(loaded: Driver) -> None:
-    fresh = loaded.answer(question())
+    fresh = loaded.answer(question(text=SHORT))
     loaded.cancel()
     for _ in range(2):
-        assert loaded.answer(question()).generated_ids == fresh.generated_ids
+        assert loaded.answer(question(text=SHORT)).generated_ids == fresh.generated_ids
 
 
 def test_closing_stops_a_running_turn(folders: dict[str, Path]) -> None:
     driver = Driver()
     driver.load(folders["target"], folders["draft"])
-    driver.ask(question(tokens=100_000))
+    driver.ask(question(tokens=100_000, text=SHORT))
     driver.until(Token)
     driver.close()
     (finished,) = driver.of(Finished)
@@ -398,7 +425,7 @@ def _state(model: Any) -> list[tuple[str, Any]]:
     return [(name, np.array(a.astype(mx.float32))) for name, a in tree_flatten(model.parameters())]
 
 
-@pytest.mark.parametrize("name", tiny.ORACLE)
+@pytest.mark.parametrize("name", tiny.architectures(*tiny.ORACLE))
 def test_the_model_is_never_modified(
     driver: Driver,
     tmp_path: Path,
@@ -498,9 +525,7 @@ def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[
     assert "cannot be observed" in finished.statistics.fallback.data["error"]
 
 
-@pytest.mark.parametrize(
-    ("target", "rereads"), [("target", False), ("sliding", False), ("hybrid", True)]
-)
+@table("target, rereads", [("target", False), ("sliding", False), ("hybrid", True)])
 def test_loading_reports_whether_recall_is_expensive(
     driver: Driver, folders: dict[str, Path], target: str, rereads: bool
 ) -> None:
@@ -548,22 +573,22 @@ class PanicException(BaseException):
     """Tokenizers raise errors that are no `Exception`."""
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), PanicException("a, b")])
+@table("error", [ZeroDivisionError(), SystemExit(1), PanicException("a, b")])
 def test_an_unexpected_error_does_not_end_the_thread(
     error: BaseException, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: turn.Turn, prompt: object) -> None:
         raise error
 
-    monkeypatch.setattr(turn.Turn, "_make_plan", fail)
-    failed = loaded.run(question())
+    with monkeypatch.context() as patch:
+        patch.setattr(turn.Turn, "_make_plan", fail)
+        failed = loaded.run(question(text=SHORT))
     assert failed.failure.data == {"error": f"{type(error).__name__} in fail, {error}"}
-    monkeypatch.undo()
-    loaded.answer(question())
+    loaded.answer(question(text=SHORT))
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
+@table(
+    "error, kind",
     [
         (SystemExit(1), FailureKind.PACKAGE_MISSING),
         (PanicException("a, b"), FailureKind.MODEL_NOT_LOADED),
@@ -579,11 +604,11 @@ def test_a_model_whose_module_exits_does_not_load(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("app.engine.model.loader.load_model", fail)
-    failed = driver.load(folders["target"])
+    with monkeypatch.context() as patch:
+        patch.setattr("app.engine.model.loader.load_model", fail)
+        failed = driver.load(folders["target"])
     assert failed.failure.kind is kind
     assert failed.failure.data["folder"] == str(folders["target"])
-    monkeypatch.undo()
     assert isinstance(driver.load(folders["target"]), Loaded)
 
 
