@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,13 +36,16 @@ from benchmarks import (
     published,
     real_pair,
     serve,
+    shapes,
     snapshot,
     store,
     ttft,
     turns,
     ui,
 )
+from benchmarks.quality.options import settings_of
 from benchmarks.quality.settings import Scoring
+from benchmarks.report import bench_all, chosen_benches
 
 T = TypeVar("T")
 
@@ -76,7 +79,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "draft": {"metavar": "D", "help": "the draft"},
     "shape": {
         "dest": "shapes",
-        "type": _list_of(str),
+        "type": _list_of(shapes.shape_name),
         "help": "shape of random models, such as small,windowed",
     },
     "scale": {"type": number("scale", 0.01, 1), "help": "share of the shape's layers, up to 1"},
@@ -101,7 +104,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 def measure(arguments: Sequence[str]) -> int:
     """Run the command line. Returns the exit status. Raises UserError."""
-    options = parser().parse_args(arguments)
+    options = parsed(arguments)
     if options.measure == "quality":
         from benchmarks.quality.command import evaluate
 
@@ -111,18 +114,34 @@ def measure(arguments: Sequence[str]) -> int:
     if options.measure == "pair":
         return real_pair.measure(options)
     if options.measure == "all":
-        from benchmarks.report import bench_all
-
         return bench_all(options, BENCHES)
     if options.measure == ui.BENCH.name and options.probed:
         return ui.probed(options.probed)
-    (chosen,) = (bench for bench in BENCHES if bench.name == options.measure)
+    (bench,) = (bench for bench in BENCHES if bench.name == options.measure)
+    return harness.run(bench, _options_of(options), options.json, sys.stdout)
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line. Raises UserError for all that its command refuses before it
+    opens a file or loads a model."""
+    options = parser().parse_args(arguments)
+    if options.measure == "quality":
+        settings_of(options)
+    elif options.measure == "all":
+        chosen_benches(options.only, BENCHES)
+    for bench in BENCHES:
+        if bench.name == options.measure:
+            bench.check(_options_of(options))
+    return options
+
+
+def _options_of(options: argparse.Namespace) -> harness.Options:
     given = {name: value for name, value in vars(options).items() if value is not None}
     names = {field.name for field in fields(harness.Options)} & given.keys()
-    chosen_options = harness.Options(**{name: given[name] for name in names})
-    return harness.run(chosen, chosen_options, options.json, sys.stdout)
+    return harness.Options(**{name: given[name] for name in names})
 
 
+@cache
 def parser() -> Parser:
     top = Parser(prog="python -m benchmarks", description="Measures specchat on this machine.")
     measures = top.add_subparsers(dest="measure", metavar="WHAT", required=True)

@@ -25,14 +25,17 @@ MIN_LENGTH = 1024
 Patch = AbstractContextManager[None]
 
 
-def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """Measure the draft of a shape, or the embedded one. Raises UserError for an unknown shape and
-    for lengths at which attention is not block-sparse."""
+def check(options: Options) -> None:
+    """Raises UserError for lengths at which attention is not block-sparse."""
     if min(options.lengths) < MIN_LENGTH:
         raise UserError(
             f"A prompt of {min(options.lengths)} tokens is attended to densely",
             f"give lengths from {MIN_LENGTH:,} on",
         )
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Measure the draft of a shape, or the embedded one. Raises UserError for an unknown shape."""
     model = _draft(options.shape)
     heads = _heads(model)
     for length in options.lengths:
@@ -162,4 +165,5 @@ BENCH = Bench(
     report_args="--runs 3",
     quick_args="--length 1k,4k --runs 1",
     flags={"shape": "embedded", "length": "8k,16k,32k", "runs": "5"},
+    check=check,
 )

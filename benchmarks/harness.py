@@ -198,7 +198,8 @@ class Progress:
 class Bench:
     """A benchmark. `help`: for the command line. `title`: its heading in the report. `about`:
     Markdown that explains the method and the columns. `flags`: its options with their defaults.
-    `report_args`, `quick_args`: its arguments in the report and in a quick trial of it."""
+    `report_args`, `quick_args`: its arguments in the report and in a quick trial of it. `check`:
+    raises UserError for options that do not go together, before anything is measured."""
 
     name: str
     help: str
@@ -210,6 +211,7 @@ class Bench:
     flags: Mapping[str, str | None] = field(default_factory=dict)
     report_args: str = ""
     quick_args: str = "--runs 1"
+    check: Callable[[Options], None] = lambda options: None
 
     def arguments(self, quick: bool) -> list[str]:
         return [self.name, *(self.quick_args if quick else self.report_args).split()]
@@ -221,6 +223,7 @@ class Bench:
 def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
     """Measure and print. Returns the exit status. Raises UserError for invalid options. On
     KeyboardInterrupt, prints the rows measured so far and re-raises it."""
+    bench.check(options)
     blas.load_openblas()  # must happen before MLX is imported
     from app.engine.backend import mlx_patches
 

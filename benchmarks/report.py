@@ -87,7 +87,7 @@ def bench_all(
     arguments: argparse.Namespace, benches: Sequence[Bench], program: Sequence[str] = PROGRAM
 ) -> int:
     """Run benchmarks and write the report. Returns 1 if one failed, else 0. Raises UserError."""
-    chosen, path = _chosen(arguments.only, benches), arguments.report
+    chosen, path = chosen_benches(arguments.only, benches), arguments.report
     folder = path.with_suffix("")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,8 @@ def bench_all(
     return int(any(measured.result is None for measured in every.values()))
 
 
-def _chosen(names: str | None, benches: Sequence[Bench]) -> list[Bench]:
+def chosen_benches(names: str | None, benches: Sequence[Bench]) -> list[Bench]:
+    """The named ones, or all. Raises UserError."""
     known = {bench.name: bench for bench in benches}
     chosen = [name.strip() for name in names.split(",")] if names else list(known)
     for name in chosen:

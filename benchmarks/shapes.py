@@ -11,7 +11,7 @@ from typing import Any
 
 from app.chat import wording
 from app.errors import UserError
-from app.models.embedded import target_path
+from app.models.embedded import EMBEDDED, target_path
 
 SMALL = "small"
 
@@ -56,6 +56,13 @@ def configs_of(shape: str) -> dict[str, dict[str, Any]]:
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
     return shapes()[shape]
+
+
+def shape_name(text: str) -> str:
+    """The name of a shape, or that of the embedded pair. Raises UserError for others."""
+    if text != EMBEDDED:
+        configs_of(text)
+    return text
 
 
 def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:

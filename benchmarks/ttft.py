@@ -37,10 +37,14 @@ TWO_COMPARISONS = (
 )
 
 
-def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """Raises UserError for an unknown shape, or a length that does not fit."""
+def check(options: Options) -> None:
+    """Raises UserError for a draft without a target."""
     if options.draft and not options.target:
         raise UserError("A draft needs a target", "name one with --target")
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Raises UserError for an unknown shape, or a length that does not fit."""
     models, vocabulary = _models(options)
     check_fits(models[0], options.lengths, STEP)
     rng = np.random.default_rng(0)
@@ -163,4 +167,5 @@ BENCH = Bench(
     quick_args="--length 512 --keep 0.2,1 --scale 0.1 --runs 1",
     flags={"target": None, "draft": None, "shape": "small", "scale": "1", "bits": None}
     | {"length": "1k,4k,16k", "keep": "0.05,0.1,0.2,0.5,1.0", "runs": "5"},
+    check=check,
 )

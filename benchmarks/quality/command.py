@@ -6,11 +6,9 @@ import argparse
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
 
 from app import paths
@@ -19,18 +17,17 @@ from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import find_pair, resolve_pair
 from app.cli.ask import read_inputs
 from app.cli.main import INTERRUPTED
-from app.cli.options import parse_fraction, parse_keep, parse_prompt_length, whole
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Tuning
+from app.protocol.options import BackgroundPolicy
 from app.settings.definitions import KvBits
 from app.util import formatting
 from app.util.atomic_files import write_durably
 from app.util.sanitize import sanitize
-from benchmarks.harness import parse_list
+from benchmarks.quality.options import check_draft, pair_of, settings_of
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.report import Study, as_json, markdown, table
 from benchmarks.quality.results_log import Origin, Record, ResultsLog
@@ -38,13 +35,6 @@ from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, result
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
-    ANSWERED,
-    DEV,
-    GROUPS,
-    HELD_OUT,
-    NEED_FILES,
-    SUITES,
-    TUNED_ON,
 )
 from benchmarks.quality.tokens import FolderTokens, Tokens
 
@@ -52,8 +42,9 @@ from benchmarks.quality.tokens import FolderTokens, Tokens
 def evaluate(options: argparse.Namespace) -> int:
     """Measure what is not in the results log, print the table and write the files. Returns the exit
     status. Checks all options before a model is loaded."""
-    options.scoring = options.scoring or _default_scoring(options)
-    settings = _settings(options)
+    default = _default_scoring(options)
+    options.scoring = options.scoring or default
+    settings = _settings(options, default)
     outputs = _outputs(options, settings)
     if options.saved:
         study = _saved_study(options, settings)
@@ -189,108 +180,18 @@ def _command(options: argparse.Namespace) -> str:
 # -------------------------------------------------------------------------------- the options
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """Raises UserError for invalid options."""
-    suites = _suites(options.suite)
-    about_files = [name for name in suites if name in NEED_FILES]
-    if about_files and not options.files and not options.saved:
-        raise UserError(f"The {about_files[0]} suite asks about files", "name them with --file")
-    if options.files and not about_files:
-        known = _names(name for name in SUITES if name in NEED_FILES)
-        raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
-    lengths = parse_list(options.length, parse_prompt_length)
-    keeps = parse_list(options.keep, parse_keep)
-    scorings = parse_list(options.scoring, _scoring)
-    if options.sparse_only and options.auto:
-        raise UserError(
-            "--auto is compared with a full prefill, which --sparse-only skips",
-            "give one of the two",
-        )
-    tunings = _tunings(options.tune, options.ablate)
+def _settings(options: argparse.Namespace, default: Scoring) -> Settings:
+    """With the files and the items. Raises UserError for invalid options."""
+    settings = settings_of(options, default)
     inputs = read_inputs(options.files).results
     only = _log(options.right_in).right_in_full() if options.right_in else None
     texts = {document.text: document for result in inputs for document in result.texts}
-    files = tuple(texts.values())
-    order = list(Scoring)
-    return Settings(
-        suites,
-        tuple(sorted(lengths)),
-        tuple(sorted(keeps)),
-        tuple(sorted(scorings, key=order.index)),
-        options.n,
-        options.seed,
-        options.held_out,
-        options.auto,
-        tunings,
-        files,
-        options.sparse_only,
-        _default_scoring(options),
-        only,
-    )
-
-
-def _suites(names: Sequence[str]) -> tuple[str, ...]:
-    chosen: set[str] = set()
-    for name in ",".join(names or ["all"]).split(","):
-        if name not in GROUPS and name not in SUITES:
-            raise UserError(
-                f"There is no suite {name!r}", f"choose from {_names([*GROUPS, *SUITES])}"
-            )
-        chosen.update(GROUPS.get(name, (name,)))
-    return tuple(name for name in SUITES if name in chosen)
-
-
-def _names(suites: Iterable[str]) -> str:
-    """The names, with the name of the group instead of its many suites."""
-    groups = dict.fromkeys(ANSWERED, "answers") | dict.fromkeys(HELD_OUT, "passages")
-    groups |= dict.fromkeys(TUNED_ON, DEV)
-    return ", ".join(dict.fromkeys(groups.get(suite, suite) for suite in suites))
-
-
-def _scoring(text: str) -> Scoring:
-    if text not in list(Scoring):
-        raise UserError(f"There is no scoring {text!r}", f"choose from {', '.join(Scoring)}")
-    return Scoring(text)
-
-
-def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
-    """All combinations of the values in `combined`, then the first one of them with each of the
-    values in `alone`."""
-    values = _tuning_values(combined)
-    chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
-    tunings = [replace(DEFAULT_TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
-    for name, others in _tuning_values(alone).items():
-        tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
-    return tuple(dict.fromkeys(tunings))
-
-
-def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
-    """The values of each NAME=VALUE,VALUE; a repeated name replaces the earlier values."""
-    known = {field.name: getattr(DEFAULT_TUNING, field.name) for field in fields(Tuning)}
-    values: dict[str, tuple[object, ...]] = {}
-    for text in pairs:
-        name, separator, value = text.partition("=")
-        if name == "scoring":
-            raise UserError("The scoring is not a tuning parameter", "choose it with --scoring")
-        if name not in known or not separator:
-            names = ", ".join(known)
-            raise UserError(
-                f"There is no tuning parameter {text!r}", f"give NAME=VALUE, NAME from {names}"
-            )
-        values[name] = parse_list(value, partial(_tuned, name, default=known[name]))
-    return values
-
-
-def _tuned(name: str, text: str, default: object) -> object:
-    """Parse the value of a field of Tuning by the type of its default."""
-    if isinstance(default, float):
-        return parse_fraction(text, name)
-    return whole(name, 1 if name == "chunk" else 0, 999_999_999)(text)
+    return replace(settings, files=tuple(texts.values()), only=only)
 
 
 def _default_scoring(options: argparse.Namespace) -> Scoring:
     """The scoring that the engine would choose."""
-    target, draft = _pair(options)
+    target, draft = pair_of(options)
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
     if draft is None or draft == BUILT_IN:
@@ -300,30 +201,11 @@ def _default_scoring(options: argparse.Namespace) -> Scoring:
     return Scoring.BOTH if draft == EMBEDDED else Scoring.JOINED
 
 
-def _pair(options: argparse.Namespace) -> tuple[str, str | None]:
-    """The names of target and draft."""
-    target, draft = options.target, options.draft
-    if options.pair:
-        if target or draft:
-            raise UserError("The pair was given twice", "give --pair, or --target and --draft")
-        if len(options.pair) > 2:
-            raise UserError(
-                f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
-            )
-        target, draft = [*options.pair, None][:2]
-    return target or EMBEDDED, draft
-
-
 def _load(options: argparse.Namespace, settings: Settings) -> Load:
-    load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
+    load = resolve_pair(*pair_of(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
     load = replace(load, only_quotes=False)  # measure the model's own answers
-    needed = [scoring for scoring in settings.scorings if scoring.needs_draft]
-    if (load.draft is None or load.draft_is_encoder) and needed:
-        free = ",".join(s for s in Scoring if not s.needs_draft)
-        raise UserError(
-            f"The scoring {str(needed[0])!r} needs a draft model",
-            f"name one with --draft, or choose --scoring {free}",
-        )
+    if load.draft is None or load.draft_is_encoder:
+        check_draft(settings.scorings)
     return load
 
 
