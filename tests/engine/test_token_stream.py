@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -49,7 +51,8 @@ from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
 from tests.engine.oracle import difference
 from tests.engine.test_turns import pair
-from tests.tiny import ORACLE, PURE, RECURRENT, SLIDING, VOCABULARY, build
+from tests.tables import slow, table
+from tests.tiny import PURE, RECURRENT, SLIDING, VOCABULARY, architectures, build
 
 WRITTEN = 48
 mlx_patches.install()
@@ -114,10 +117,18 @@ def nearly(answer: list[int]) -> NDArray[np.int32]:
     return np.array(wrong, np.int32)
 
 
+class Models(dict[str, Any]):
+    """Models by architecture, built when a test asks for them."""
+
+    def __missing__(self, name: str) -> Any:
+        # "wide": wide enough to be quantised
+        self[name] = build("llama", head_dim=32) if name == "wide" else build(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    built = {name: build(name) for name in {*ORACLE, *RECURRENT}}
-    return built | {"wide": build("llama", head_dim=32)}  # wide enough to be quantised
+def models() -> Models:
+    return Models()
 
 
 def assert_same_or_tie(
@@ -134,7 +145,7 @@ def assert_same_or_tie(
     assert abs(float(logits[plain[at]] - logits[fast[at]])) < 1e-4
 
 
-@pytest.mark.parametrize("name", [*PURE, *RECURRENT])
+@pytest.mark.parametrize("name", architectures(*PURE, *RECURRENT))
 def test_greedy_answers_are_the_same_with_speculation(name: str, models: dict[str, Any]) -> None:
     check_greedy(models[name], range(3), WRITTEN)
 
@@ -164,40 +175,36 @@ def entries(cache: Cache) -> list[int]:
 
 
 @pytest.mark.parametrize("make_cache", [stock_cache, quantised_cache, sparse_cache])
-@pytest.mark.parametrize("stop_after", [1, 2, 9, 10, 11, 12, 13, WRITTEN])
 def test_rejected_tokens_leave_no_trace(
-    make_cache: Callable[[Any, NDArray[np.int32]], Cache], stop_after: int, models: dict[str, Any]
+    make_cache: Callable[[Any, NDArray[np.int32]], Cache], models: dict[str, Any]
 ) -> None:
     """This holds if the consumer stops in the middle of accepted tokens."""
     model, ids = models["wide"], repetitive(1)
     plain = write(stream(model, make_cache(model, ids), None), ids)
-    cache = make_cache(model, ids)
-    before = entries(cache)
-    tokens = stream(model, cache, nearly(plain)).tokens(int(ids[-1]), WRITTEN)
-    taken = [next(tokens) for _ in range(stop_after)]
-    tokens.close()
-    assert taken == plain[:stop_after]
-    assert entries(cache) == [count + stop_after + 1 for count in before]
-    for layer in flatten(cache):
-        if isinstance(layer, PositionedCache):
-            assert layer.offset == len(ids) + stop_after
-    rest = np.array([*ids, *taken], np.int32)
-    for layer in flatten(cache):
-        layer.trim(1)  # which the stream feeds again
-    more = write(stream(model, cache, nearly(plain)), rest, WRITTEN - stop_after)
-    assert taken + more == plain
+    for stop_after in (1, 2, 9, 10, 11, 12, 13, WRITTEN):
+        cache = make_cache(model, ids)
+        before = entries(cache)
+        tokens = stream(model, cache, nearly(plain)).tokens(int(ids[-1]), WRITTEN)
+        taken = [next(tokens) for _ in range(stop_after)]
+        tokens.close()
+        assert taken == plain[:stop_after]
+        assert entries(cache) == [count + stop_after + 1 for count in before]
+        for layer in flatten(cache):
+            if isinstance(layer, PositionedCache):
+                assert layer.offset == len(ids) + stop_after
+        rest = np.array([*ids, *taken], np.int32)
+        for layer in flatten(cache):
+            layer.trim(1)  # which the stream feeds again
+        more = write(stream(model, cache, nearly(plain)), rest, WRITTEN - stop_after)
+        assert taken + more == plain, stop_after
 
 
-@pytest.mark.parametrize(
-    ("name", "make_cache"),
-    [*((name, sparse_cache) for name in RECURRENT), *((name, stock_cache) for name in SLIDING)],
-)
+@pytest.mark.parametrize("name", architectures(*RECURRENT, *SLIDING))
 def test_rejected_tokens_leave_no_trace_in_layers_that_cannot_drop_them(
-    name: str,
-    make_cache: Callable[[Any, NDArray[np.int32]], Cache],
-    models: dict[str, Any],
+    name: str, models: dict[str, Any]
 ) -> None:
     """This holds if the consumer stops before, within or after accepted tokens."""
+    make_cache = sparse_cache if name in RECURRENT else stock_cache
     model, ids = models[name], repetitive(1)
     plain = write(stream(model, make_cache(model, ids), None), ids, 16)
     reference = make_cache(model, ids)
@@ -222,7 +229,7 @@ def test_without_proposals_answers_equal_mlx_lm(models: dict[str, Any]) -> None:
     assert write(stream(model, cache, None), ids) == [int(token) for token, _ in theirs]
 
 
-@pytest.mark.parametrize("settings", [{"temp": 0.7}, {"temp": 1.0, "top_p": 0.8, "top_k": 9}])
+@pytest.mark.parametrize("settings", [slow({"temp": 0.7}), {"temp": 1.0, "top_p": 0.8, "top_k": 9}])
 def test_a_seed_gives_the_same_answer_with_and_without_speculation(
     settings: dict[str, float], models: dict[str, Any]
 ) -> None:
@@ -346,6 +353,11 @@ def test_the_distribution_test_detects_a_wrong_acceptance_rule(
     assert chi_square(drawn(20_000)) > CRITICAL_VALUE
 
 
+@functools.cache
+def demo_tokenizer() -> Any:
+    return load_tokenizer(target_path())
+
+
 def decoded(
     model: Any,
     sampling: Sampling,
@@ -356,7 +368,7 @@ def decoded(
     """A decoder with its answer, the finish reason and the number of cached tokens. With a `likely`
     answer, most tokens are accepted proposals."""
     ids, cache = repetitive(4), sparse_cache(model, repetitive(4))
-    texts = load_tokenizer(target_path())
+    texts = demo_tokenizer()
     texts._eos_token_ids = set(stop_ids)
     decoder = Decoder(1, texts, sampling, lambda event: None)
     with pytest.MonkeyPatch.context() as patch:
@@ -373,24 +385,23 @@ def decoded(
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
 
-@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
-@pytest.mark.parametrize("after", range(1, 14))
-def test_an_answer_can_stop_within_a_verified_step(
-    after: int, reason: FinishReason, models: dict[str, Any]
-) -> None:
+def test_an_answer_can_stop_within_a_verified_step(models: dict[str, Any]) -> None:
     """It stops as without proposals, with all written tokens cached."""
-
-    def stop(decoder: Decoder) -> FinishReason | None:
-        return reason if len(decoder.ids) >= after else None
-
     model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
     plain, _, _ = decoded(model, replace(sampling, speculate=False))
-    fast, ended, cached = decoded(model, sampling, stop, likely=plain.ids)
-    assert (fast.ids, ended, cached) == (plain.ids[:after], reason, after)
-    assert fast.proposed or after < 4
+    for reason, after in product((FinishReason.CANCELLED, FinishReason.MEMORY), range(1, 14)):
+
+        def stop(
+            decoder: Decoder, reason: FinishReason = reason, after: int = after
+        ) -> FinishReason | None:
+            return reason if len(decoder.ids) >= after else None
+
+        fast, ended, cached = decoded(model, sampling, stop, likely=plain.ids)
+        assert (fast.ids, ended, cached) == (plain.ids[:after], reason, after)
+        assert fast.proposed or after < 4
 
 
-@pytest.mark.parametrize("length", range(1, 14))
+@table("length", range(1, 14))
 def test_the_answer_has_at_most_the_allowed_length(length: int, models: dict[str, Any]) -> None:
     model, sampling = models["llama"], Sampling(max_tokens=length)
     plain, *rest = decoded(model, replace(sampling, speculate=False))
@@ -429,14 +440,18 @@ def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:
 
 
 @pytest.mark.parametrize("twin", [True, False])
-@pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5, 6, WRITTEN])
-def test_draft_proposals_do_not_change_the_answer(
-    twin: bool, stop_after: int, models: dict[str, Any]
-) -> None:
+def test_draft_proposals_do_not_change_the_answer(twin: bool, models: dict[str, Any]) -> None:
     """Drafts that always or never agree."""
     model, ids = models["llama"], repetitive(6)
     draft = model if twin else build("qwen3", seed=9)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
+    for stop_after in (1, 2, 3, 4, 5, 6, WRITTEN):
+        check_draft(model, draft, ids, plain, stop_after)
+
+
+def check_draft(
+    model: Any, draft: Any, ids: NDArray[np.int32], plain: list[int], stop_after: int
+) -> None:
     prefix = has_read(draft, ids)
     assert DraftProposals.is_possible(prefix, ids)
     assert not DraftProposals.is_possible(prefix, ids[:-1])
@@ -447,7 +462,7 @@ def test_draft_proposals_do_not_change_the_answer(
     assert [next(tokens) for _ in range(stop_after)] == plain[:stop_after]
     tokens.close()
     proposals.close()
-    if twin:
+    if draft is model:
         assert source.accepted == source.proposed > 0
     else:
         assert source.accepted <= source.proposed / 4
@@ -568,8 +583,7 @@ def test_nothing_is_proposed_before_plain_steps_were_timed() -> None:
     assert found.choose(COPY, 16).count > 0
 
 
-@pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
+@table("slope, share", product([0.02, 0.1, 0.5, 1.0], [0.0, 0.1, 0.5, 0.9, 1.0]))
 def test_the_gate_never_makes_decoding_slower(slope: float, share: float) -> None:
     found, faster = gate(slope, share)
     possible = max((1 + expected(share, n - 1)) / (1 + slope * (n - 1)) for n in (1, *SIZES))
@@ -582,44 +596,46 @@ def test_the_gate_never_makes_decoding_slower(slope: float, share: float) -> Non
         assert count == SIZES[-1] - 1
 
 
-@pytest.mark.parametrize("verifying", [0.0, 0.5])
-@pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+SHARES, SLOPES, VERIFYING = (0.0, 0.1, 0.3, 0.5, 0.9, 1.0), (0.02, 0.1, 0.5, 1.0), (0.0, 0.5)
+FED_AGAIN = [*product(SHARES, SLOPES, VERIFYING)]
+WITH_A_HEAD = [*product((0.0, 0.3, 0.5, 0.7, 0.9), SLOPES[:3], VERIFYING, (0.05, 0.3))]
+
+
+@pytest.mark.parametrize("rows", [FED_AGAIN[::5], slow(FED_AGAIN)], ids=["some", "all"])
 def test_the_gate_never_makes_decoding_slower_if_accepted_tokens_are_fed_again(
-    slope: float, share: float, verifying: float
+    rows: list[tuple[float, float, float]],
 ) -> None:
-    kind = kind_of_copy(9 if share > 0.5 else 4)
-    found, faster = gate(slope, share, kind, 600, verifying=verifying, feeds_again=True)
-    assert faster > 0.98
-    count = found.choose(kind, SIZES[-1]).count
-    if share == 0 or slope == 1:
-        assert count == 0
-    if share == 1 and slope + verifying <= 0.6:
-        assert count == SIZES[-1] - 1
+    for share, slope, verifying in rows:
+        kind = kind_of_copy(9 if share > 0.5 else 4)
+        found, faster = gate(slope, share, kind, 600, verifying=verifying, feeds_again=True)
+        row = share, slope, verifying
+        assert faster > 0.98, row
+        count = found.choose(kind, SIZES[-1]).count
+        if share == 0 or slope == 1:
+            assert count == 0, row
+        if share == 1 and slope + verifying <= 0.6:
+            assert count == SIZES[-1] - 1, row
 
 
-@pytest.mark.parametrize("cost", [0.05, 0.3])
-@pytest.mark.parametrize("verifying", [0.0, 0.5])
-@pytest.mark.parametrize("slope", [0.02, 0.1, 0.5])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("rows", [WITH_A_HEAD[::7], slow(WITH_A_HEAD)], ids=["some", "all"])
 def test_the_gate_never_makes_decoding_slower_with_an_mtp_head(
-    slope: float, share: float, verifying: float, cost: float
+    rows: list[tuple[float, float, float, float]],
 ) -> None:
-    for feeds_again in (False, True):
+    for row, feeds_again in product(rows, (False, True)):
+        share, slope, verifying, cost = row
         found, faster = gate(
             slope, share, PREDICTED, 600, cost, verifying, seed=1, feeds_again=feeds_again
         )
-        assert faster > 0.98
+        assert faster > 0.98, row
         counts = range(1, MAX_PREDICTED + 1)
         possible = [(1 + expected(share, n)) / (1 + verifying + (slope + cost) * n) for n in counts]
         if max(possible) < 1:
-            assert found.choose(PREDICTED, MAX_PREDICTED).count == 0
+            assert found.choose(PREDICTED, MAX_PREDICTED).count == 0, row
         if not feeds_again:
-            assert faster > 0.75 * max(possible)
+            assert faster > 0.75 * max(possible), row
 
 
-@pytest.mark.parametrize("busy", [0.0, 0.3])
-@pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
+@table("verifying, busy", product([0.5, 0.9, 1.2], [0.0, 0.3]))
 def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float) -> None:
     """On such a machine, steps are expensive and tokens within a step cheap."""
     possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
@@ -656,8 +672,7 @@ def test_kinds_of_proposals_are_judged_separately() -> None:
     assert found.choose(kind_of_copy(12), 15).gain > found.choose(kind_of_copy(4), 15).gain
 
 
-@pytest.mark.parametrize("cost", [0.02, 0.2, 1.0])
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+@table("cost, share", product([0.02, 0.2, 1.0], [0.0, 0.5, 0.9]))
 def test_the_draft_is_used_if_that_is_faster(cost: float, share: float) -> None:
     found, faster = gate(0.05, share, DRAFTED, 400, cost)
     sizes = [n - 1 for n in (1, *SIZES)]
