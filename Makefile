@@ -15,7 +15,7 @@ TESTS := env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m 
 	--maxprocesses 4 --dist loadfile -n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report test test-slow test-benchmarks test-real picture pictures recording lint shell dist formula
+	real-report system test test-slow test-benchmarks test-real picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -108,6 +108,9 @@ formula: $(STAMP)
 	@test -n "$(RELEASE)" || { echo "Give the URL of the wheel: make formula RELEASE=https://..." \
 		>&2; exit 1; }
 	@$(BIN)/python packaging/formula.py dist/specchat-*.whl --release "$(RELEASE)" >dist/specchat.rb
+
+system:
+	@$(SYSTEM)
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "specchat needs Python 3.11 or newer: install it, or name it" \
