@@ -22,6 +22,7 @@ from app.protocol.stats import FinishReason, Phase, Statistics
 from app.store.records import State, StoreError
 from app.store.store import Store
 from tests.fakes import FakeEngine, Story, fell_back
+from tests.patience import PATIENCE
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, seed=3)
@@ -181,7 +182,7 @@ def test_a_failed_turn_is_kept_with_its_cause_and_left_out(store: Store) -> None
 def _crashed(store: Store, tmp_path: Path, turn: StoredTurn) -> Path:
     """The store's folder as a crash leaves it after half an answer."""
     turn.apply(Token(turn.turn.number, (1, 2), "Half"))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * PATIENCE
     while store.branch(1)[-1].text != "Half":
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -30,6 +30,7 @@ from app.protocol.hosts import Hosts
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
+from tests.patience import PATIENCE
 
 GB = 1_000_000_000
 
@@ -53,7 +54,7 @@ class ScriptedProbe:
         return self.now
 
 
-LIMIT = 120.0
+LIMIT = 120.0 * PATIENCE
 """Seconds to wait for an event."""
 
 E = TypeVar("E", bound=Event)

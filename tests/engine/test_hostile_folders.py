@@ -24,6 +24,7 @@ from app.errors import UserError
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import EngineFailure
 from tests import tiny
+from tests.patience import PATIENCE
 
 Change = Callable[[Path], object]
 
@@ -389,7 +390,8 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-SECONDS = 15.0  # an endless template is stopped after one second, on a busy machine later
+# An endless template is stopped after one second, on a busy machine later.
+SECONDS = 15.0 * PATIENCE
 HELLO = (Message(Role.USER, "Hello?"),)
 
 

@@ -37,9 +37,10 @@ from app.protocol.stats import FinishReason, Phase
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
 from tests.engine.spread import Spread, gone, lose_after
+from tests.patience import PATIENCE
 
 TOKENS = 40
-LIMIT = 20.0
+LIMIT = 20.0 * PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from app.hosts import cluster, worker
 from app.hosts.wire import Connection, Message, WireError
+from tests.patience import PATIENCE
 
 DESCRIBED: dict[str, Any] = {
     "dense_only": False,
@@ -77,7 +78,7 @@ def use(monkeypatch: pytest.MonkeyPatch, kind: type[FakeShard] = FakeShard) -> l
 
 
 def wait_until(true: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)

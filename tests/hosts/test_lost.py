@@ -23,9 +23,10 @@ from benchmarks.relay import Relay
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.hosts.machines import workers
+from tests.patience import PATIENCE
 
-NOTICED_SECONDS = 5.0
-HANGS_SECONDS = 10.0
+NOTICED_SECONDS = 5.0 * PATIENCE
+HANGS_SECONDS = 10.0 * PATIENCE
 TOKENS = 40
 
 

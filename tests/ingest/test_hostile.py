@@ -18,9 +18,10 @@ from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 from app.ingest.records import ReadResult, SkipReason
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
+from tests.patience import PATIENCE
 
 OUTSIDE = "nobody may read this"
-SECONDS = 10.0
+SECONDS = 10.0 * PATIENCE
 """A machine under load is slow; what must not happen takes minutes, or for ever."""
 
 

@@ -17,6 +17,7 @@ from app.models.embedded import draft_path, target_path
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault, cut, flip, no_ranges, status
 from tests.models.pulls import weights
+from tests.patience import PATIENCE
 
 BIG = "org/big"
 MEGABYTE = 1_000_000
@@ -53,7 +54,7 @@ def sent(hub: FakeHub) -> int:
 
 
 def until_sent(hub: FakeHub, amount: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 120 * PATIENCE
     while sent(hub) < amount and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -23,6 +23,7 @@ from app.sandbox import process as sandbox
 from app.sandbox.process import RequestLimits, TextError, TextPiece, TextProcess
 from app.sandbox.worker import count_uncovered
 from tests import tiny
+from tests.patience import PATIENCE
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -36,7 +37,7 @@ def process(tmp_path: Path) -> Iterator[TextProcess]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -16,11 +16,12 @@ from app.protocol.prompt import Message
 from app.serve.api import ServedPair, Server, TargetTokens, make_app
 from app.serve.http import Access, HttpServer, listening_socket
 from app.serve.requests import Defaults
+from tests.patience import PATIENCE
 
 ANSWER = "The tenant pays the rent on the first."
 TOKEN = "specchat-test"
 LONG_TEXT = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(300))
-LIMIT = 30.0
+LIMIT = 30.0 * PATIENCE
 
 
 class Words(TargetTokens):
