@@ -1,6 +1,6 @@
 """Writes the Homebrew formula of a built wheel, with a wheel of the lock for every package.
 
-    python packaging/formula.py dist/specchat-0.1.0-py3-none-any.whl --release URL > specchat.rb
+    python packaging/formula.py dist/specchat-VERSION-py3-none-any.whl --release URL > specchat.rb
 
 URL is the folder in which the release's files lie; the formula goes into a tap's Formula/ folder.
 """

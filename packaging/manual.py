@@ -20,10 +20,10 @@ STATUS = (
 )
 
 
-def page(top: Command, version: str) -> str:
+def page(top: Command) -> str:
     lines = [
         ".\\\" Written by packaging/shell.py from the command line's parser.",
-        f'.TH SPECCHAT 1 "" "specchat {version}" "User Commands"',
+        '.TH SPECCHAT 1 "" "specchat" "User Commands"',
         ".SH NAME",
         "specchat \\- chat in the terminal with local models about long documents",
         ".SH SYNOPSIS",

@@ -27,7 +27,7 @@ def files() -> dict[str, str]:
         complete.declare(name)
     top = commands.described(complete)
     return {
-        "man/man1/specchat.1": manual.page(top, str(lock.project()["version"])),
+        "man/man1/specchat.1": manual.page(top),
         "bash-completion/completions/specchat": completions.bash(top),
         "zsh/site-functions/_specchat": completions.zsh(top),
         "fish/vendor_completions.d/specchat.fish": completions.fish(top),

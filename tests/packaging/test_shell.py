@@ -13,6 +13,8 @@ import manual
 import pytest
 import shell
 
+from tests.tables import table
+
 STORED = sorted(path for path in shell.SHARE.rglob("*") if path.is_file())
 
 
@@ -58,7 +60,7 @@ def test_the_command_line_as_data(top: commands.Command) -> None:
 
 
 def test_the_man_page(top: commands.Command) -> None:
-    page = manual.page(top, "1.0")
+    page = manual.page(top)
     assert "\\fB\\-f\\fR, \\fB\\-\\-file\\fR \\fIPATH\\fR" in page
     assert "\\fIloud|soft\\fR" in page
     assert "hidden" not in page
@@ -76,8 +78,8 @@ def test_the_formatter_takes_the_man_page() -> None:
     assert "conversations" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
+@table(
+    "typed, offered",
     [
         ("specchat ", {"say", "keep"}),
         ("specchat s", {"say"}),
