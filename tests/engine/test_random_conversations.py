@@ -27,6 +27,7 @@ from app.engine.progress import TurnCancelled
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind
 from tests.engine.oracle import (
+    TOLERANCE,
     Asides,
     KeysAndValues,
     Read,
@@ -44,14 +45,14 @@ from tests.engine.test_turns import (
     Chat,
     chunk_positions,
 )
+from tests.tables import slow
 from tests.tiny import PURE, VOCABULARY, build
 
-TOLERANCE = 1e-4
 LONGEST = 400
 """Maximum tokens of a conversation."""
 CHUNKS = (DOCUMENT[1] - DOCUMENT[0]) // CHUNK
-TURNS, QUESTION, ANSWER = 7, (5, 14), (3, 12)
-"""Ranges for the number of turns and the lengths of their parts."""
+TURNS, FEW, QUESTION, ANSWER = 7, 3, (5, 14), (3, 12)
+"""Number of turns (in quick tests, `FEW`), and ranges for the lengths of their parts."""
 mlx_patches.install()
 
 
@@ -246,9 +247,9 @@ class Conversation:
         assert difference(logits, self.expected) < TOLERANCE, self.done
 
 
-def converse(seed: int, folder: Path) -> list[str]:
+def converse(seed: int, folder: Path, turns: int = TURNS) -> list[str]:
     conversation = Conversation(build(PURE[seed % len(PURE)]), seed, folder)
-    for _ in range(TURNS):
+    for _ in range(turns):
         conversation.step()
     return conversation.done
 
@@ -360,17 +361,19 @@ class HybridConversation(Conversation):
         return skipped and MidAnswerRecall.is_possible(self.target)
 
 
-def converse_with_hybrid(name: str, seed: int, folder: Path) -> list[str]:
+def converse_with_hybrid(name: str, seed: int, folder: Path, turns: int = TURNS) -> list[str]:
     with recorded_asides() as asides:
         conversation = HybridConversation(build(name), seed, folder, asides)
-        for _ in range(TURNS):
+        for _ in range(turns):
             conversation.step()
     return conversation.done
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "nemotron_h"])
-def test_every_answer_of_a_hybrid_equals_the_oracle(name: str, tmp_path: Path) -> None:
-    done = converse_with_hybrid(name, 2, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "turns"), [("qwen3_next", FEW), slow("qwen3_5", TURNS), slow("nemotron_h", TURNS)]
+)
+def test_every_answer_of_a_hybrid_equals_the_oracle(name: str, turns: int, tmp_path: Path) -> None:
+    done = converse_with_hybrid(name, 2, tmp_path, turns)
     assert {"reused", "aside"} <= set(done)
 
 
@@ -389,9 +392,11 @@ def test_fifty_random_conversations_with_a_hybrid_equal_the_oracle(
         assert done.count(what) > 5, what
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_every_answer_of_a_random_conversation_equals_the_oracle(seed: int, tmp_path: Path) -> None:
-    converse(seed, tmp_path)
+@pytest.mark.parametrize(("seed", "turns"), [(0, FEW), slow(0, TURNS), slow(1, TURNS)])
+def test_every_answer_of_a_random_conversation_equals_the_oracle(
+    seed: int, turns: int, tmp_path: Path
+) -> None:
+    converse(seed, tmp_path, turns)
 
 
 @pytest.mark.slow
