@@ -33,5 +33,5 @@ async def test_a_table_can_be_asynchronous(text: str) -> None:
 
 
 def test_a_name_that_is_no_parameter_is_refused() -> None:
-    with pytest.raises(AssertionError, match="no parameters|not parameters"):
+    with pytest.raises(AssertionError, match="are not parameters"):
         table("x", [1])(lambda y: None)
