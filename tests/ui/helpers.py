@@ -22,8 +22,9 @@ from app.ui.attach.attachment import make_attachment
 from app.ui.chat.composer import ComposeBox
 from app.ui.terminal import PasteSafeParser
 from tests.fakes import FakeEngine
+from tests.patience import PATIENCE
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 20.0 * PATIENCE
 SMALL = (80, 24)
 DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 """100 KB of 2,276 lines: a paste that becomes a chip."""
@@ -46,12 +47,13 @@ async def started(
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
-    """Let the app run until `condition` holds."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    """Let the app run until `condition` holds, and look again more and more rarely."""
+    deadline, pause = time.monotonic() + WAIT_SECONDS, 0.01
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"never came: {what}\n{screen_text(pilot)}")
-        await pilot.pause(0.01)
+        await pilot.pause(pause)
+        pause = min(0.1, 1.3 * pause)
 
 
 async def until_shown(pilot: Pilot[None], *texts: str) -> None:

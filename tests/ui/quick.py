@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import textual.app
 import textual.pilot
+from textual._compositor import Compositor
+from textual._context import visible_screen_stack
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
+from textual.geometry import Region
+from textual.screen import Screen
 
 FRAME = 1 / 60
 """Seconds in which Textual draws what has changed."""
@@ -24,6 +28,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(textual.app, "wait_for_idle", wait_for_idle)
     patch.setattr(textual.pilot, "wait_for_idle", wait_for_idle)
     patch.setattr(Stylesheet, "_parse_rules", cached(Stylesheet._parse_rules))
+    patch.setattr(Compositor, "render_update", draw_widgets)
 
 
 async def wait_for_idle(min_sleep: float = CALM, max_sleep: float = 1.0) -> None:
@@ -56,6 +61,23 @@ async def wait_for_idle(min_sleep: float = CALM, max_sleep: float = 1.0) -> None
         else:
             idle_rounds += 1
             await asyncio.sleep(0)
+
+
+def draw_widgets(
+    compositor: Compositor,
+    full: bool = False,
+    screen_stack: list[Screen[object]] | None = None,
+    simplify: bool = False,
+) -> None:
+    """Draw each widget that has changed, but do not put their lines together: no terminal shows
+    them. `screen_text` does that when a test looks."""
+    visible_screen_stack.set([] if screen_stack is None else screen_stack)
+    screen = compositor.size.region
+    changed = {screen} if full else compositor._dirty_regions.copy()
+    compositor._dirty_regions.clear()
+    if changed:
+        for _ in compositor._get_renders(Region.from_union(changed).intersection(screen)):
+            pass
 
 
 def threads_at_work(loop: Any) -> bool:

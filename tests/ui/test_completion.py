@@ -5,20 +5,24 @@ from __future__ import annotations
 import random
 import re
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
+from app.chat.conversation import Question
 from app.ingest.walk import DirListing, FolderEntry
 from app.ui.completion import MAX_SHOWN, PathCompleter, commands, word_before
 from app.ui.models.screen import ModelsScreen
 from app.ui.spans.screen import SearchLine, SpansScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
+from tests.tables import slow, table
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
-    app_with,
     ask,
     box_text,
     in_one_read,
@@ -48,19 +52,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------ files
 
 
-async def test_advice_about_a_path_goes_with_it(start: Path) -> None:
-    written(start / "every.txt", "Five euros.\n")
-    async with started(FakeEngine()) as pilot:
-        await pilot.press("@")
-        await pilot.press(*"every")
-        await until_shown(pilot, "seems to need the whole text")
-        await pilot.press("enter")
-        await until_shown(pilot, "▣ every.txt")
-        assert "seems to need the whole text" not in screen_text(pilot)
+@asynccontextmanager
+async def noting(
+    size: tuple[int, int] = SMALL,
+) -> AsyncIterator[tuple[Pilot[None], list[Question]]]:
+    """The app, and the questions that would be asked: no engine gets them."""
+    async with started(size=size) as pilot:
+        questions: list[Question] = []
+        pilot.app.chat.ask = lambda chat, question, edits=None: questions.append(question)
+        yield pilot, questions
 
 
 async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
+    written(start / "every.txt", "Five euros.\n")
     async with started(engine) as pilot:
         await pilot.press("@")
         await until_shown(pilot, "contract.txt", "src/", "My notes.txt")
@@ -73,19 +78,23 @@ async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
         (document,) = engine.asks[0].messages[0].documents
         assert (document.name, document.text) == ("contract.txt", "Clause.\n" * 20)
         await until_shown(pilot, "▣ contract.txt  160 B")
-
-
-async def test_keys_typed_ahead_wait_for_the_names_and_for_the_file(start: Path) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
+        # Keys typed ahead wait for the names and for the file.
         in_one_read(pilot, "@sr\tde\tb.\tWhat is it?\r")
-        await until(pilot, lambda: engine.asks)
-        message = engine.asks[0].messages[0]
+        await until(pilot, lambda: len(engine.asks) == 2)
+        message = engine.asks[1].messages[-1]
         assert message.text == "What is it?"
         assert [(each.name, each.text) for each in message.documents] == [("b.py", "pass\n")]
+        # Advice about a path goes with it.
+        await until(pilot, lambda: not pilot.app.chat.busy)
+        await pilot.press("@")
+        await pilot.press(*"every")
+        await until_shown(pilot, "seems to need the whole text")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ every.txt")
+        assert "seems to need the whole text" not in screen_text(pilot)
 
 
-async def test_up_down_tab_and_escape(start: Path) -> None:
+async def test_up_down_tab_escape_and_a_click(start: Path) -> None:
     async with started() as pilot:
         await pilot.press("s", "e", "e", "space", "@")
         await until_shown(pilot, "contract.txt")
@@ -102,22 +111,22 @@ async def test_up_down_tab_and_escape(start: Path) -> None:
         await pilot.press("c", "o")
         assert box_text(pilot) == "see @co"
         assert not pilot.app.query_one("#completions").display
-
-
-async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
-    async with started() as pilot:
-        await pilot.press("@")
+        # A space in a name, and a click.
+        await pilot.press("ctrl+u", "@")
         await until_shown(pilot, "My notes.txt")
         choices = pilot.app.query_one("#completions")
         lines = screen_text(pilot).splitlines()
         row = next(n for n, line in enumerate(lines) if "My notes.txt" in line)
         await pilot.click(choices, offset=(6, row - choices.region.y))
         await until_shown(pilot, "▣ My notes.txt · 6 B · 1 line")
+        # A missing folder is reported.
+        await pilot.press(*"@nowhere/")
+        await until_shown(pilot, "There is no folder")
 
 
 async def test_a_part_of_a_file_is_chosen(start: Path) -> None:
     written(start / "plan.md", "# Plan\n\n## Next steps\nBuy.\n\n## Costs\nMany.\n")
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         await pilot.press("@")
         await until_shown(pilot, "plan.md")
@@ -139,97 +148,74 @@ async def test_a_part_of_a_file_is_chosen(start: Path) -> None:
             ("plan.md#Next steps", "## Next steps\nBuy.\n\n", 3),
             ("contract.txt#3-4", "Clause.\n" * 2, 3),
         ]
-
-
-async def test_a_name_with_a_hash_is_completed_as_a_name(start: Path) -> None:
-    written(start / "contract.txt#2", "Two.\n")
-    async with started() as pilot:
+        # A name with a hash is completed as a name.
+        written(start / "contract.txt#2", "Two.\n")
         await pilot.press("@")
         await until_shown(pilot, "contract.txt#2")
         await pilot.press(*"contract.txt#", "enter")
         await until_shown(pilot, "▣ contract.txt#2 · ")
 
 
-async def test_text_that_matches_no_file_is_sent_as_it_is(start: Path) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
+MISSING = [
+    "what is @gone.txt about?",
+    "@gone.txt#3-4",
+    "@src/gone",
+    "(see)\n@~/gone-from-home and @contract.txt",
+]
+NAMED = [
+    ("@contract.txt Which clause?", "Which clause?", ["contract.txt"]),
+    ("Which clause? @My\\ notes.txt", "Which clause?", ["My notes.txt"]),
+    (
+        "@src what runs, and @contract.txt?",
+        "what runs, and contract.txt?",
+        ["a.py", "contract.txt"],
+    ),
+    (
+        "What is in @contract.txt#3,5-6?",
+        "What is in contract.txt#3,5-6?",
+        ["contract.txt#3,5-6"],
+    ),
+    ("of @contract.txt, @src/ or @all?", "of contract.txt, src or @all?", ["contract.txt"]),
+]
+
+
+async def test_files_that_a_question_names(start: Path) -> None:
+    """They are attached before it is sent; those that are missing are reported first, and text
+    that names none is sent at once."""
+    async with noting() as (pilot, questions):
         await pilot.press(*"@zzz")
         await until(pilot, lambda: not pilot.app.query_one("#completions").display)
         await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[0].text == "@zzz"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "what is @gone.txt about?",
-        "@gone.txt#3-4",
-        "@src/gone",
-        "(see)\n@~/gone-from-home and @contract.txt",
-    ],
-)
-async def test_a_missing_file_is_reported_and_the_text_can_be_sent(start: Path, text: str) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await paste(pilot, text)
-        await pilot.press("enter")
-        await until_shown(pilot, "There is no file or folder '", "Press Enter again to send")
-        assert (box_text(pilot), engine.asks) == (text, [])
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[0].text == text.replace("@contract", "contract")
-
-
-@pytest.mark.parametrize(
-    ("text", "asked", "files"),
-    [
-        ("@contract.txt Which clause?", "Which clause?", ["contract.txt"]),
-        ("Which clause? @My\\ notes.txt", "Which clause?", ["My notes.txt"]),
-        (
-            "@src what runs, and @contract.txt?",
-            "what runs, and contract.txt?",
-            ["a.py", "contract.txt"],
-        ),
-        (
-            "What is in @contract.txt#3,5-6?",
-            "What is in contract.txt#3,5-6?",
-            ["contract.txt#3,5-6"],
-        ),
-        ("of @contract.txt, @src/ or @all?", "of contract.txt, src or @all?", ["contract.txt"]),
-    ],
-)
-async def test_files_that_a_question_names_are_attached_before_it_is_sent(
-    start: Path, text: str, asked: str, files: list[str]
-) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await paste(pilot, text)
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-        (message,) = engine.asks[0].messages
-        assert message.text == asked
-        names = " ".join(each.name for each in message.documents)
-        assert all(name in names for name in files)
-        assert box_text(pilot) == ""
-
-
-async def test_a_file_alone_is_attached_and_nothing_is_asked(start: Path) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
+        await until(pilot, lambda: questions)
+        assert questions.pop().text == "@zzz"
+        for text in MISSING:
+            await paste(pilot, text)
+            await pilot.press("enter")
+            await until_shown(pilot, "There is no file or folder '", "Press Enter again to send")
+            assert (box_text(pilot), questions) == (text, [])
+            await pilot.press("enter")
+            await until(pilot, lambda: questions, text)
+            assert questions.pop().text == text.replace("@contract", "contract")
+            await until_gone(pilot, "There is no file or folder '")
+        for text, asked, files in NAMED:
+            await paste(pilot, text)
+            await pilot.press("enter")
+            await until(pilot, lambda: questions, text)
+            question = questions.pop()
+            assert question.text == asked
+            names = " ".join(each.name for each in question.documents)
+            assert all(name in names for name in files), text
+            assert box_text(pilot) == ""
+        for text in ("@zzz", "me@home.org", "by @c"):
+            await paste(pilot, text)
+            await pilot.press("enter")
+            await until(pilot, lambda: questions, text)
+            questions.clear()
+        # A file alone is attached, and nothing is asked.
         await paste(pilot, "@contract.txt")
         await pilot.press("enter")
         await until_shown(pilot, "contract.txt", "20 lines")
-        assert (box_text(pilot), engine.asks) == ("", [])
-
-
-@pytest.mark.parametrize("text", ["@zzz", "me@home.org", "by @c"])
-async def test_text_without_a_missing_file_is_sent_at_once(start: Path, text: str) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await paste(pilot, text)
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
+        assert (box_text(pilot), questions) == ("", [])
 
 
 async def test_a_folder_that_never_answers_freezes_nothing(
@@ -254,12 +240,6 @@ async def test_a_folder_that_never_answers_freezes_nothing(
         answers.set()
 
 
-async def test_a_missing_folder_is_reported(start: Path) -> None:
-    async with started() as pilot:
-        await pilot.press(*"@nowhere/")
-        await until_shown(pilot, "There is no folder")
-
-
 async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
     written(start / "x\x1b[31m[@click=app.quit]\u202e.txt", "text\n")
     async with started() as pilot:
@@ -271,7 +251,7 @@ async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
         assert pilot.app.is_running
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, slow(2)])
 async def test_keys_at_random_break_nothing(start: Path, seed: int) -> None:
     """Files chosen, gone into, dismissed, sent and taken away, in any order."""
     chooser = random.Random(seed)
@@ -303,44 +283,54 @@ async def test_a_command_is_found_and_run() -> None:
         await until_gone(pilot, "Ten keys to start with")
         await pilot.press(*"/attach", "enter")
         await until(pilot, lambda: box_text(pilot) == "@")
-
-
-@pytest.mark.parametrize(
-    "text", ["/etc/hosts is what?", "/etc/hosts", "/ is root", "/", "/2024", "/new model?"]
-)
-async def test_text_that_only_begins_like_a_command_is_sent(text: str) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await type_in(pilot, text)
-        await pilot.press("escape", "enter")
-        await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[0].text == text
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("/newer", "There is no command /newer. Did you mean /new?"),
-        ("/exprot", "There is no command /exprot. Did you mean /export?"),
-        (" /sp ", "There is no command /sp. Did you mean /spans?"),
-        (
-            "/xyzzy",
-            "There is no command /xyzzy. Type / to list all. If you add words, it is sent as"
-            " a question.",
-        ),
-    ],
-)
-async def test_an_unknown_command_is_not_sent_and_stays_in_the_box(text: str, told: str) -> None:
-    engine = FakeEngine()
-    async with started(engine, (100, 24)) as pilot:
-        await paste(pilot, text)
+        # A whole name is the command however it got there.
+        await pilot.press("escape", "ctrl+u")
+        await paste(pilot, "/full")
         await pilot.press("enter")
-        await until_shown(pilot, told)
-        assert (box_text(pilot), engine.asks) == (text, [])
-        await pilot.press("end", *" it")
-        await until_gone(pilot, told)
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
+        await until_shown(pilot, "next: AUTO")
+        assert (box_text(pilot), engine.asks) == ("", [])
+        # Commands are the bindings, and each name is one command.
+        every = commands(pilot.app.chat.command_owners())
+        names = [each.name for each in every]
+        assert len(set(names)) == len(names)
+        assert {"attach", "new", "conversations", "keep", "full", "spans", "again"} < set(names)
+        assert {"help", "quit", "copy", "edit", "delete", "rename", "export"} < set(names)
+        assert {"find", "fold", "skipped", "auto", "models-delete"} < set(names)
+        assert all(each.description for each in every)
+
+
+async def test_text_that_only_begins_like_a_command_is_sent() -> None:
+    async with noting() as (pilot, questions):
+        for text in (
+            "/etc/hosts is what?", "/etc/hosts", "/ is root", "/", "/2024", "/new model?"
+        ):  # fmt: skip
+            await type_in(pilot, text)
+            await pilot.press("escape", "enter")
+            await until(pilot, lambda: questions, text)
+            assert questions.pop().text == text
+
+
+async def test_an_unknown_command_is_not_sent_and_stays_in_the_box() -> None:
+    async with noting((100, 24)) as (pilot, questions):
+        for text, told in (
+            ("/newer", "There is no command /newer. Did you mean /new?"),
+            ("/exprot", "There is no command /exprot. Did you mean /export?"),
+            (" /sp ", "There is no command /sp. Did you mean /spans?"),
+            (
+                "/xyzzy",
+                "There is no command /xyzzy. Type / to list all. If you add words, it is sent as"
+                " a question.",
+            ),
+        ):
+            await paste(pilot, text)
+            await pilot.press("enter")
+            await until_shown(pilot, told)
+            assert (box_text(pilot), questions) == (text, [])
+            await pilot.press("end", *" it")
+            await until_gone(pilot, told)
+            await pilot.press("enter")
+            await until(pilot, lambda: questions, text)
+            questions.clear()
 
 
 async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(start: Path) -> None:
@@ -380,28 +370,6 @@ async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(start
         await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
 
 
-async def test_a_whole_name_is_the_command_however_it_got_there() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await paste(pilot, "/full")
-        await pilot.press("enter")
-        await until_shown(pilot, "next: FULL")
-        assert (box_text(pilot), engine.asks) == ("", [])
-
-
-async def test_commands_are_the_bindings_and_each_name_is_one_command() -> None:
-    app = app_with(FakeEngine())
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        every = commands(app.chat.command_owners())
-        names = [each.name for each in every]
-        assert len(set(names)) == len(names)
-        assert {"attach", "new", "conversations", "keep", "full", "spans", "again"} < set(names)
-        assert {"help", "quit", "copy", "edit", "delete", "rename", "export"} < set(names)
-        assert {"find", "fold", "skipped", "auto", "models-delete"} < set(names)
-        assert all(each.description for each in every)
-
-
 LISTING = DirListing(
     (
         FolderEntry(".env", False, "private"),
@@ -414,8 +382,8 @@ LISTING = DirListing(
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
+@table(
+    "line, word",
     [
         ("@", ""),
         ("see @src/re", "src/re"),
@@ -439,8 +407,8 @@ def test_without_a_name_all_but_hidden_files_are_offered_ignored_ones_last() -> 
     assert names("") == ["app", "My notes.txt", "reader.py", "README.md", "build"]
 
 
-@pytest.mark.parametrize(
-    ("word", "found"),
+@table(
+    "word, found",
     [
         ("read", ["reader.py", "README.md"]),
         ("note", ["My notes.txt"]),
@@ -470,8 +438,8 @@ def test_a_choice_is_typed_so_that_it_can_be_read_again() -> None:
     assert (app.typed, app.path) == ("app/", "/start/app")
 
 
-@pytest.mark.parametrize(
-    ("word", "folder"),
+@table(
+    "word, folder",
     [
         ("re", "/start"),
         ("a/b/re", "/start/a/b"),

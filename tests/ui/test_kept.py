@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Markdown
 
 from app.protocol.commands import CachePolicy, PruneSnapshots
@@ -24,6 +25,7 @@ from app.ui.chat.composer import ComposeBox
 from app.ui.spans.screen import SpansScreen
 from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import ANSWER, FakeEngine, Story, pieces
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     app_with,
@@ -49,6 +51,12 @@ def box(pilot: object) -> ComposeBox:
 
 
 async def test_a_question_is_saved_before_the_engine_gets_it(tmp_path: Path) -> None:
+    """And before anything is asked, snapshots of deleted conversations go: a killed app may have
+    left some."""
+    with Store(tmp_path) as store:
+        ids = [store.create(title).id for title in ("One", "Trashed", "Three")]
+        store.trash(ids[1])
+        store.save_draft(records.DraftRecord(None))
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
         assert engine.sent(CachePolicy) == [
@@ -57,43 +65,54 @@ async def test_a_question_is_saved_before_the_engine_gets_it(tmp_path: Path) -> 
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         with Store(tmp_path) as beside:
-            question, reply = beside.branch(1)
+            question, reply = beside.branch(4)
             assert (question.text, reply.state) == ("What jumps?", State.PARTIAL)
             assert beside.text(question.attachments[0]) == DOCUMENT
-        assert engine.asks[0].conversation == "1"
-        engine.finish()
-        await until_shown(pilot, "▸ Read 2")
-    with Store(tmp_path) as store:
-        assert store.branch(1)[1].text == ANSWER
-        assert store.branch(1)[1].stats is not None
-
-
-async def test_at_the_start_snapshots_of_deleted_conversations_go(tmp_path: Path) -> None:
-    """Before anything is asked: a killed app may have left some."""
-    with Store(tmp_path) as store:
-        ids = [store.create(title).id for title in ("One", "Trashed", "Three")]
-        store.trash(ids[1])
-    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
-        await ask(pilot, engine, "What?")
+        assert engine.asks[0].conversation == "4"
         pruned = PruneSnapshots(str(tmp_path / "snapshots"), (str(ids[0]), str(ids[2])))
         assert engine.sent(PruneSnapshots) == [pruned]
         assert engine.commands.index(pruned) < engine.commands.index(engine.asks[0])
+        engine.finish()
+        await until_shown(pilot, "▸ Read 2")
+    with Store(tmp_path) as store:
+        assert store.branch(4)[1].text == ANSWER
+        assert store.branch(4)[1].stats is not None
+
+
+async def unfolded(pilot: Pilot[None]) -> list[str]:
+    """The lines on the screen, once the figures of the last answer are unfolded."""
+    await pilot.press("tab", "space")
+    await until_shown(pilot, "▾ Read", "selected · 6 passages")
+    lines = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
+    await pilot.press("space", "escape")
+    await until_shown(pilot, "▸ Read")
+    return lines
 
 
 async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+    """With the figures of the stored answer, which unfold as before."""
+    size = (90, 40)
+    async with kept_app(tmp_path, engine := FakeEngine(), size) as (pilot, _):
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         await until_shown(pilot, "▸ Read 2", "in 1.9 s")
+        before = await unfolded(pilot)
         await pilot.press("ctrl+g", "3", "5", "enter")
         await pilot.press("ctrl+t")
         await paste(pilot, DOCUMENT + "more")
         await type_in(pilot, "And who\nsleeps?")
-    async with kept_app(tmp_path, engine := FakeEngine(), size=(100, 40)) as (pilot, app):
+    async with kept_app(tmp_path, engine := FakeEngine(), size) as (pilot, app):
         await until_shown(pilot, "▸ Read 2", "in 1.9 s")
         await until_shown(pilot, "What jumps?", "paste-1.txt  102 KB", "next: FULL", "Paste 1")
         await until(pilot, lambda: [m.source for m in app.screen.query(Markdown)] == [ANSWER])
+        assert app.screen.query_one(PrefillPanel).details is False
         assert box(pilot).text == "And who\nsleeps?"
+        after = await unfolded(pilot)
+        for word in ("importance", "selected ·", "Why", "keep "):
+            assert [x for x in before if word in x] == [x for x in after if word in x]
+        on_screen = " ".join(after)
+        for phase in ("✓ prepare text", "✓ score 0.8 s", "✓ select", "✓ read 0.9 s", "✓ answer"):
+            assert phase in on_screen
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")
         await pilot.press("ctrl+s")
@@ -115,54 +134,19 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await until_gone(pilot, "Paste 1")
 
 
-async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine(), (80, 30)) as (pilot, _):
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read 2")
-        await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ Read", "selected · 6 passages")
-        before = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
-    async with kept_app(tmp_path, size=(80, 30)) as (pilot, app):
-        await until_shown(pilot, "▸ Read 2")
-        await until(pilot, lambda: app.screen.query_one(PrefillPanel).details is False)
-        await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ Read", "selected · 6 passages")
-        after = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
-    same = ("importance", "selected ·", "Why", "keep ")
-    for word in same:
-        assert [x for x in before if word in x] == [x for x in after if word in x]
-    on_screen = " ".join(after)
-    for phase in ("✓ prepare text", "✓ score 0.8 s", "✓ select", "✓ read 0.9 s", "✓ answer"):
-        assert phase in on_screen
-
-
-async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path) -> None:
-    folder, crashed = tmp_path / "alive", tmp_path / "crashed"
-    engine = FakeEngine(stepping=True)
-    async with kept_app(folder, engine) as (pilot, _):
-        await ask(pilot, engine, "What?")
-        engine.advance_to(lambda event: isinstance(event, Token))
-        with Store(folder) as beside:
-            await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:5])
-        shutil.copytree(folder, crashed)
-    async with kept_app(crashed) as (pilot, _):
-        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text is kept")
-        await until_shown(pilot, "An answer was cut off when specchat ended")
-        assert "before the first word" not in screen_text(pilot)
-
-
-@pytest.mark.parametrize("words", [0, 3])
 @pytest.mark.parametrize(
-    ("keys", "mode", "keep"),
+    ("words", "keys", "mode", "keep"),
     [
-        ([], Mode.AUTO, AUTO_KEEP),
-        (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
-        (["ctrl+t"], Mode.FULL, AUTO_KEEP),
+        (3, ["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
+        slow(0, ["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
+        slow(0, [], Mode.AUTO, AUTO_KEEP),
+        slow(3, [], Mode.AUTO, AUTO_KEEP),
+        slow(0, ["ctrl+t"], Mode.FULL, AUTO_KEEP),
+        slow(3, ["ctrl+t"], Mode.FULL, AUTO_KEEP),
     ],
 )
-async def test_after_a_kill_it_is_asked_again_as_it_was_asked(
-    tmp_path: Path, keys: list[str], mode: Mode, keep: float, words: int
+async def test_after_a_kill_what_was_written_is_there_and_it_is_asked_again_as_it_was_asked(
+    tmp_path: Path, words: int, keys: list[str], mode: Mode, keep: float
 ) -> None:
     folder, killed = tmp_path / "alive", tmp_path / "killed"
     engine = FakeEngine(stepping=True)
@@ -172,33 +156,60 @@ async def test_after_a_kill_it_is_asked_again_as_it_was_asked(
         await ask(pilot, engine, "What?")
         for _ in range(words):
             engine.advance_to(lambda event: isinstance(event, Token))
+        with Store(folder) as beside:
+            await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[: 5 * words])
         shutil.copytree(folder, killed)
         engine.finish()
     for place in (killed, folder):  # without statistics, and with those of what was chosen
         async with kept_app(place, engine := FakeEngine()) as (pilot, _):
             await until_shown(pilot, "What?")
+            if place == killed and words:
+                await until_shown(pilot, ANSWER[: 5 * words], "■ stopped · the text is kept")
+                await until_shown(pilot, "An answer was cut off when specchat ended")
+                assert "before the first word" not in screen_text(pilot)
             await pilot.press("tab", "ctrl+a")
             await until(pilot, lambda engine=engine: engine.asks)
             assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (mode, keep)
 
 
-async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("starts", [1, slow(2)])
+async def test_a_question_that_was_never_answered_can_be_asked_again(
+    tmp_path: Path, starts: int
+) -> None:
     with Store(tmp_path) as store:
         store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.DraftRecord(1))
-    async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Lost?", "✗ failed", "specchat quit before it answered")
-    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
-        await until_shown(pilot, "Lost?")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[0].text == "Lost?"
+    for start in range(starts):
+        async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+            await until_shown(pilot, "Lost?")
+            if start == 0:
+                await until_shown(pilot, "✗ failed", "specchat quit before it answered")
+            if start == starts - 1:
+                await pilot.press("ctrl+r")
+                await until(pilot, lambda engine=engine: engine.asks)
+                assert engine.asks[0].messages[0].text == "Lost?"
 
 
-async def test_again_in_full_takes_the_place_of_the_stored_answer(tmp_path: Path) -> None:
+async def test_a_second_window_answers_without_saving_and_a_stored_answer_is_replaced(
+    tmp_path: Path,
+) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Short."))) as (pilot, _):
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ Read")
+    with Store(tmp_path) as other:  # a second window does not save
+        engine = FakeEngine(Story(answer="Never kept."))
+        async with kept_app(tmp_path, engine) as (pilot, _):
+            await until_shown(pilot, "Another specchat has the conversations open", "not saved")
+            await until_shown(pilot, "What?", "Short.")
+            assert engine.sent(CachePolicy) == []
+            assert engine.sent(PruneSnapshots) == [], "they are the other one's"
+            await ask(pilot, engine, "And?")
+            await until_shown(pilot, "Never kept.")
+            said = [message.text for message in engine.asks[0].messages]
+            assert said == ["What?", "Short.", "And?"]
+            assert engine.asks[0].conversation == "1"
+        assert len(other.branch(1)) == 2
+    # Again in full takes the place of the stored answer.
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Long."))) as (pilot, _):
         await until_shown(pilot, "Short.")
         await pilot.press("ctrl+r")
@@ -218,34 +229,21 @@ async def test_leaving_while_it_answers_keeps_what_was_written(tmp_path: Path) -
         assert (store.branch(1)[1].state, store.branch(1)[1].text) == (State.STOPPED, ANSWER[:15])
 
 
-async def test_a_second_window_answers_without_saving(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
-        await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ Read")
-    with Store(tmp_path) as other:
-        engine = FakeEngine(Story(answer="Never kept."))
-        async with kept_app(tmp_path, engine) as (pilot, _):
-            await until_shown(pilot, "Another specchat has the conversations open", "not saved")
-            await until_shown(pilot, "What?", "Yes.")
-            assert engine.sent(CachePolicy) == []
-            assert engine.sent(PruneSnapshots) == [], "they are the other one's"
-            await ask(pilot, engine, "And?")
-            await until_shown(pilot, "Never kept.")
-            said = [message.text for message in engine.asks[0].messages]
-            assert said == ["What?", "Yes.", "And?"]
-            assert engine.asks[0].conversation == "1"
-        assert len(other.branch(1)) == 2
-
-
-async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
+async def test_without_a_usable_folder_nothing_is_saved_and_there_is_one_conversation(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
         await until_shown(pilot, "Conversations cannot be saved, because", "specchat · not saved")
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Nothing is saved here.")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ Read")
+        await pilot.press("ctrl+n")
+        await until_shown(pilot, "Press ^N again to discard it.", "What?")
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "What?")
 
 
 def break_store(folder: Path, what: str, table: str) -> None:
@@ -258,9 +256,9 @@ def mend_store(folder: Path) -> None:
         connection.execute("DROP TRIGGER full")
 
 
-async def test_a_question_that_cannot_be_saved_is_not_asked_and_stays_in_the_box(
-    tmp_path: Path,
-) -> None:
+async def test_what_cannot_be_saved_is_not_asked_or_says_so(tmp_path: Path) -> None:
+    """A question that cannot be saved is not asked and stays in the box; an answer that cannot be
+    saved says so until it can."""
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ Read")
@@ -271,33 +269,29 @@ async def test_a_question_that_cannot_be_saved_is_not_asked_and_stays_in_the_box
         await until_shown(pilot, "no room", "Paste 1", "❯ And?")
         assert len(engine.asks) == 1
         mend_store(tmp_path)
+        engine.stepping = True
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         assert engine.asks[1].messages[-1].documents[0].text == DOCUMENT
         await until_gone(pilot, "no room")
-
-
-async def test_an_answer_that_cannot_be_saved_says_so_until_it_can(tmp_path: Path) -> None:
-    engine = FakeEngine(stepping=True)
-    async with kept_app(tmp_path, engine) as (pilot, _):
-        await ask(pilot, engine, "What?")
         break_store(tmp_path, "UPDATE", "messages")
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "no room")
         engine.advance_to(lambda event: isinstance(event, Finished))
-        await until_shown(pilot, "▸ Read", "no room")
+        await until_shown(pilot, "no room")
         mend_store(tmp_path)
         await until_gone(pilot, "no room")
     with Store(tmp_path) as store:
-        assert (store.branch(1)[1].text, store.branch(1)[1].state) == (ANSWER, State.DONE)
+        assert (store.branch(1)[3].text, store.branch(1)[3].state) == ("Yes.", State.DONE)
 
 
 @pytest.mark.parametrize(
     ("story", "words"),
     [
-        (Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
+        slow(Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
         (Story(fails_in=Phase.PREFILL), ["✗ failed", "Read less (Ctrl+G"]),
     ],
+    ids=["stopped", "failed"],
 )
 async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: list[str]) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
@@ -307,6 +301,7 @@ async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: 
         await until_shown(pilot, *words)
 
 
+@pytest.mark.slow
 async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
     tmp_path: Path,
 ) -> None:

@@ -26,6 +26,7 @@ from app.ui.settings.conversation_screen import PromptBox
 from app.ui.terminal import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -46,7 +47,7 @@ from tests.ui.helpers import (
 
 
 async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Short."))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "next: AUTO")
         await pilot.press("ctrl+t")
@@ -63,8 +64,16 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
 
 
 async def test_ctrl_g_sets_keep() -> None:
-    engine = FakeEngine()
+    """It can be left unchanged, set, and reset to auto."""
+    engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
+        await pilot.press("ctrl+g", "pageup", "escape")
+        await until_shown(pilot, "next: AUTO")
+        await pilot.press("ctrl+g", "pageup", "enter")
+        await until_shown(pilot, "next: SPARSE 25%")
+        await pilot.press("ctrl+g", "a")
+        await until_shown(pilot, "next: AUTO")
+        await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
         for keys, percent in (
             (["right", "right", "left"], 21),
             (["pageup", "pageup"], 30),
@@ -84,32 +93,15 @@ async def test_ctrl_g_sets_keep() -> None:
         assert engine.asks[0].keep_ratio == 0.35
 
 
-async def test_keep_can_be_left_unchanged_and_reset_to_auto() -> None:
-    async with started() as pilot:
-        await pilot.press("ctrl+g", "pageup", "escape")
-        await until_shown(pilot, "next: AUTO")
-        await pilot.press("ctrl+g", "pageup", "enter")
-        await until_shown(pilot, "next: SPARSE 25%")
-        await pilot.press("ctrl+g", "a")
-        await until_shown(pilot, "next: AUTO")
-        await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
-
-
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
-    """All in one read, as over a slow line: the setter opens and closes before the text."""
-    engine = FakeEngine()
+    """All in one read, as over a slow line: the setter opens and closes before the text. Of a
+    chosen message all are written, where Space alone would open its figures."""
+    engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
         in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
-
-
-async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
-    """Space alone would open the figures of that message."""
-    async with started(engine := FakeEngine()) as pilot:
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read")
-        await pilot.press("tab")
+        await pilot.press("ctrl+u", "tab")
         await until_shown(pilot, "^G other keep")
         in_one_read(pilot, "and then?")
         await until_shown(pilot, "❯ and then?", "▸ Read")
@@ -145,26 +137,8 @@ async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path)
         await until_gone(pilot, "Title:")
 
 
-async def test_moving_keep_reselects_on_the_last_turn() -> None:
-    engine = FakeEngine(Story(answer="Short."))
-    async with started(engine) as pilot:
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read 2")
-        await pilot.press("ctrl+g")
-        await until_shown(pilot, "▸ Read 2", " passages", "would read")
-        before = screen_text(pilot)
-        await pilot.press("5", "0")
-        await until_shown(pilot, "would read 12,8")
-        assert engine.selected[-1] == (1, 0.5)
-        kept = [line for line in screen_text(pilot).splitlines() if " passages" in line]
-        assert kept != [line for line in before.splitlines() if " passages" in line]
-        await pilot.press("escape")
-        await until_shown(pilot, "▸ Read 2")
-        await until_gone(pilot, "would read")
-
-
-async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moving_keep_reselects_on_the_last_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From what auto mode keeps, where the slider opens."""
     monkeypatch.setattr(fakes, "DEFAULT_KEEP_RATIO", 0.08)
     engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
@@ -175,6 +149,18 @@ async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPat
         slider = pilot.app.screen.query_one(KeepSlider)
         await until(pilot, lambda: slider.value == 8)
         assert engine.selected == [(1, AUTO_KEEP)]
+        await until_shown(pilot, "▸ Read 2", " passages", "would read")
+        before = screen_text(pilot)
+        await pilot.press("5", "0")
+        await until_shown(pilot, "would read 12,8")
+        assert engine.selected[-1] == (1, 0.5)
+        kept = [line for line in screen_text(pilot).splitlines() if " passages" in line]
+        assert kept != [line for line in before.splitlines() if " passages" in line]
+        await pilot.press("escape")
+        await until_shown(pilot, "▸ Read 2")
+        await until_gone(pilot, "would read")
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: slider.value == 8)
         await pilot.press("right", "enter")
         await until_shown(pilot, "next: SPARSE 9%")
 
@@ -209,10 +195,16 @@ async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount
 # ------------------------------------------------------------------------------ box and leaving
 
 
-async def test_new_lines_and_history() -> None:
-    engine = FakeEngine()
+async def test_the_box_grows_to_eight_lines_and_has_a_history() -> None:
+    engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
         box = pilot.app.screen.query_one(ComposeBox)
+        await until(pilot, lambda: box.size.height == 1)
+        await pilot.press(*["ctrl+j"] * 3)
+        await until(pilot, lambda: box.size.height == 4)
+        await pilot.press(*["ctrl+j"] * 20)
+        await until(pilot, lambda: box.size.height == 8)
+        box.clear()
         await pilot.press("a", "ctrl+j", "b")
         assert box.text == "a\nb"
         await pilot.press("enter")
@@ -221,16 +213,18 @@ async def test_new_lines_and_history() -> None:
         await until(pilot, lambda: box.text == "a\nb")
         await pilot.press("down")
         await until(pilot, lambda: box.text == "c")
-
-
-async def test_the_box_grows_to_eight_lines() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        box = pilot.app.screen.query_one(ComposeBox)
-        await until(pilot, lambda: box.size.height == 1)
-        await pilot.press(*["ctrl+j"] * 3)
-        await until(pilot, lambda: box.size.height == 4)
-        await pilot.press(*["ctrl+j"] * 20)
-        await until(pilot, lambda: box.size.height == 8)
+        # Joiners and other spaces are typed,
+        box.clear()
+        await until(pilot, lambda: not pilot.app.chat.busy)
+        for event in PasteSafeParser().feed(ODD):
+            assert isinstance(event, Key)
+            pilot.app.post_message(event)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].messages[-1].text == ODD
+        # but not those that would change the direction of the text around them.
+        await pilot.press("\u202e", "a")
+        await until(pilot, lambda: box.text == "a")
 
 
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
@@ -246,11 +240,8 @@ async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
         )
         keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
         assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
-
-
-async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
-    async with started() as pilot:
-        await pilot.press("f1", *"code")
+        # Typing finds keys, and Escape clears that first.
+        await pilot.press(*"code")
         await until_shown(pilot, "A selected message", "Copy a code block")
         assert "Ten keys to start with" not in screen_text(pilot)
         await pilot.press("escape")
@@ -262,26 +253,26 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
         await until_gone(pilot, "List, download and load models")
 
 
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [
-        ("f2", ["Reset to the default", "A setting", "^P"]),
-        ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
-        ("ctrl+o", ["^Y", "Duplicate the conversation", "^D", "Move to the trash", "^Z"]),
-    ],
+HELP = (
+    ("f2", ["Reset to the default", "A setting", "^P"]),
+    ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
+    ("ctrl+o", ["^Y", "Duplicate the conversation", "^D", "Move to the trash", "^Z"]),
 )
-async def test_help_lists_the_keys_of_each_screen(
-    tmp_path: Path, key: str, shown: list[str]
-) -> None:
+
+
+async def test_help_lists_the_keys_of_each_screen(tmp_path: Path) -> None:
     async with kept_app(tmp_path, size=(100, 60)) as (pilot, app):
         await until_shown(pilot, "ready")
-        await pilot.press(key)
-        await until(pilot, lambda: app.screen is not app.chat)
-        screen = app.screen
-        await pilot.press("f1")
-        await until_shown(pilot, *shown)
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is screen)
+        for key, shown in HELP:
+            await pilot.press(key)
+            await until(pilot, lambda: app.screen is not app.chat)
+            screen = app.screen
+            await pilot.press("f1")
+            await until_shown(pilot, *shown)
+            await pilot.press("escape")
+            await until(pilot, lambda screen=screen: app.screen is screen)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.chat)
 
 
 def test_no_key_is_listed_twice_for_the_same_thing() -> None:
@@ -294,7 +285,7 @@ def test_no_key_is_listed_twice_for_the_same_thing() -> None:
     assert listed == {key for each in named for key in key_name(each.key).split()}
 
 
-@pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])
+@pytest.mark.parametrize("keys", [slow(["ctrl+q"]), ["ctrl+c", "ctrl+c"]])
 async def test_leaving_closes_the_engine(keys: list[str]) -> None:
     *asks_first, quits = keys
     async with started(engine := FakeEngine()) as pilot:
@@ -327,7 +318,7 @@ async def test_the_transcript_follows_its_end_until_the_user_scrolls_up() -> Non
         assert transcript.scroll_y == place
 
 
-@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("seed", [7, slow(8)])
 async def test_keys_at_random_break_nothing(seed: int) -> None:
     """Any order of all our keys, in all states of a turn."""
     chooser = random.Random(seed)
@@ -347,31 +338,19 @@ async def test_keys_at_random_break_nothing(seed: int) -> None:
 ODD = "می\u200cخواهم क्\u200dष 👩\u200d🔬 5\u202f°C\u3000\u00a0x\U0010fffd"
 
 
-async def test_joiners_and_other_spaces_are_typed() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        for event in PasteSafeParser().feed(ODD):
-            assert isinstance(event, Key)
-            pilot.app.post_message(event)
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[-1].text == ODD
-        # Not those that would change the direction of the text around them.
-        await pilot.press("\u202e", "a")
-        await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "a")
+async def test_other_boxes_take_joiners_too() -> None:
+    boxes = PromptBox(""), SafeInput()
 
-
-@pytest.mark.parametrize("box", [PromptBox(""), SafeInput()])
-async def test_other_boxes_take_joiners_too(box: PromptBox | SafeInput) -> None:
     class Boxes(App[None]):
         def compose(self) -> ComposeResult:
-            yield box
+            yield from boxes
 
     async with Boxes().run_test() as pilot:
-        box.focus()
-        await pilot.pause()
-        for event in PasteSafeParser().feed("نمی\u200cخواهم"):
-            pilot.app.post_message(event)
-        await pilot.pause()
-        typed = box.text if isinstance(box, PromptBox) else box.value
-        assert typed == "نمی\u200cخواهم"
+        for box in boxes:
+            box.focus()
+            await pilot.pause()
+            for event in PasteSafeParser().feed("نمی\u200cخواهم"):
+                pilot.app.post_message(event)
+            await pilot.pause()
+            typed = box.text if isinstance(box, PromptBox) else box.value
+            assert typed == "نمی\u200cخواهم"

@@ -18,6 +18,7 @@ from app.ui.transcript.citations import CitationsScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_changes import origin_of
+from tests.tables import table
 from tests.ui.helpers import app_with, ask, attach, until, until_shown
 
 TWO_PAGES = "[Page 1]\nThe tenant pays.\n\n[Page 2]\nThe notice is 30 days.\n"
@@ -61,8 +62,8 @@ def pdf(folder: Path) -> Path:
     return written(folder / "a report #1.pdf", b"%PDF-")
 
 
-@pytest.mark.parametrize(
-    ("viewer", "command"),
+@table(
+    "viewer, command",
     [
         ("org.gnome.Evince.desktop", ["/bin/evince", "--page-index=12", "PATH"]),
         ("okularApplication_pdf.desktop", ["/bin/okular", "--page=12", "PATH"]),
@@ -121,8 +122,8 @@ def test_programs_and_what_is_no_file_are_refused(platform: str, tmp_path: Path)
     assert len(desktop.started) == 1
 
 
-@pytest.mark.parametrize(
-    ("desktop", "display", "why"),
+@table(
+    "desktop, display, why",
     [
         (Desktop(installed=False), ":0", "xdg-open is not installed"),
         (Desktop(), "", "there is no desktop here"),
@@ -209,6 +210,7 @@ async def test_a_citation_and_the_spans_view_open_the_file_at_the_page(tmp_path:
     assert opener.opened == [(document.origin.path, 2), (document.origin.path, 1)]
 
 
+@pytest.mark.slow
 async def test_a_paste_has_no_file_to_open() -> None:
     engine = FakeEngine()
     app = app_with(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import fields, replace
 from typing import Any
@@ -21,7 +22,8 @@ from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.ui.transcript.panel import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.util import formatting
-from tests.fakes import FakeEngine, Story, fell_back
+from tests.fakes import ANSWER, FakeEngine, Story, fell_back
+from tests.tables import slow, table
 
 STATISTICS = Statistics(
     reading=Reading.SPARSE,
@@ -107,8 +109,8 @@ def test_almost_all_is_not_all() -> None:
     assert formatting.percent(0.0001) == "<1%"
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
+@table(
+    "number, text",
     [(999, "999"), (8_700, "8.7K"), (118_204, "118K"), (596_000_000, "596M"), (8.19e9, "8.2B")],
 )
 def test_short_counts(number: int, text: str) -> None:
@@ -156,24 +158,24 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
             assert (mark != heatmap.SKIPPED) == (overlap > 0)
 
 
-@pytest.mark.parametrize("width", [30, 52, 56, 73, 116, 200])
 @pytest.mark.parametrize(
-    "story",
-    [
-        Story(),
-        Story(falls_back="The draft ran out of memory after 50,000 tokens, and said no more."),
-        Story(fails_in=Phase.SCORE),
-        Story(prompt_tokens=118_204, reused_tokens=2_048),
-        Story(read_on=4),
-    ],
+    ("answer", "widths"), [("It is so.", (30, 56, 116)), slow(ANSWER, (30, 52, 56, 73, 116, 200))]
 )
-def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
+def test_no_line_is_ever_wider_than_the_panel(answer: str, widths: tuple[int, ...]) -> None:
     """At every event of a turn, with and without details."""
-    progress, engine = asked(story)
-    while engine.advance() is not None:
-        for details in (False, True):
-            lines = panel_lines(progress, Viewport(width, 1.0), details, ("^S what was read",))
-            assert all(line.cell_length <= width for line in lines)
+    for changes in (
+        {},
+        {"falls_back": "The draft ran out of memory after 50,000 tokens, and said no more."},
+        {"fails_in": Phase.SCORE},
+        {"prompt_tokens": 118_204, "reused_tokens": 2_048},
+        {"read_on": 4},
+    ):
+        progress, engine = asked(Story(answer=answer, **changes))  # type: ignore[arg-type]
+        while engine.advance() is not None:
+            for width, details in itertools.product(widths, (False, True)):
+                view = Viewport(width, 1.0)
+                lines = panel_lines(progress, view, details, ("^S what was read",))
+                assert all(line.cell_length <= width for line in lines), (changes, width)
 
 
 def test_a_hypothetical_selection_is_not_shown_as_what_was_read() -> None:
@@ -220,7 +222,7 @@ def test_the_phases_in_words() -> None:
     assert len(panel_lines(progress, Viewport(120, 1.0))) == 1
 
 
-@pytest.mark.parametrize("width", [38, 58, 78, 98])
+@table("width", [38, 58, 78, 98])
 def test_while_it_reads_one_line_says_what_it_does_and_when_the_first_word_comes(
     width: int,
 ) -> None:
@@ -248,8 +250,8 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
     return " ".join(line.split()).removeprefix("Phases ")
 
 
-@pytest.mark.parametrize(
-    ("state", "text", "phases", "changes", "shown"),
+@table(
+    "state, text, phases, changes, shown",
     [
         (
             TurnState.DONE, "Yes.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
 from app.ui.terminal import PasteSafeParser, SystemClipboard, Window, system_clipboard
 from tests.fakes import FakeEngine
+from tests.tables import slow, table
 from tests.ui.helpers import DOCUMENT, SMALL, ask, until, until_shown
 
 HOSTILE = [
@@ -63,8 +65,7 @@ def outline(messages: list[Message]) -> list[tuple[str, str]]:
     return kinds
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 7, 4096])
+@table("text, length", itertools.product(HOSTILE, [1, 2, 3, 5, 7, 4096]))
 def test_a_hostile_paste_is_one_paste_however_it_is_split(text: str, length: int) -> None:
     stream = f"a{START}{text}{END}\r"
     got = outline(fed(PasteSafeParser(), split(stream, length)))
@@ -156,9 +157,7 @@ def test_a_notification_marks_the_title_until_it_is_seen() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "hostile", ["\x1b\\", "\x07", "\x9c", "\x1b]52;c;eA==\x07", "\n", "x" * 999]
-)
+@table("hostile", ["\x1b\\", "\x07", "\x9c", "\x1b]52;c;eA==\x07", "\n", "x" * 999])
 def test_text_in_a_sequence_cannot_end_it(hostile: str) -> None:
     written: list[str] = []
     window = Window(written.append)
@@ -171,7 +170,8 @@ def test_text_in_a_sequence_cannot_end_it(hostile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "seconds", "told"), [(False, 60.0, True), (True, 60.0, False), (False, 1.0, False)]
+    ("looks", "seconds", "told"),
+    [(False, 60.0, True), slow(True, 60.0, False), slow(False, 1.0, False)],
 )
 async def test_users_are_notified_only_of_long_turns_in_another_window(
     looks: bool, seconds: float, told: bool
@@ -257,10 +257,15 @@ def app_on(clipboard: ScriptedClipboard | None) -> SpecchatApp:
     return SpecchatApp(FakeEngine(), Load("target", "draft"), clipboard=clipboard)
 
 
-async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
-    clipboard = ScriptedClipboard("one\r\ntwo\x1b")
+async def test_short_text_is_typed_and_long_text_is_a_chip_and_copied_text_is_pasted() -> None:
+    clipboard = ScriptedClipboard("older")
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("a", "b", "ctrl+x", "ctrl+v")
+        await until(pilot, lambda: app.chat.composer.box.text == "ab")
+        assert clipboard.text == "ab"
+        clipboard.text = "one\r\ntwo\x1b"
+        await pilot.press("ctrl+u")
         await pilot.press("ctrl+v")
         await until(pilot, lambda: app.chat.composer.box.text == "one\ntwo␛")
         clipboard.text = DOCUMENT
@@ -269,7 +274,7 @@ async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
         assert app.chat.composer.chips.attached[0].documents[0].text == DOCUMENT
 
 
-@pytest.mark.parametrize("clipboard", [None, ScriptedClipboard(None)])
+@pytest.mark.parametrize("clipboard", [slow(None), ScriptedClipboard(None)])
 async def test_without_a_clipboard_text_copied_in_the_app_is_pasted(
     clipboard: ScriptedClipboard | None,
 ) -> None:
@@ -277,15 +282,6 @@ async def test_without_a_clipboard_text_copied_in_the_app_is_pasted(
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("a", "b", "ctrl+x", "c", "ctrl+v")
         await until(pilot, lambda: app.chat.composer.box.text == "cab")
-
-
-async def test_copied_text_is_pasted() -> None:
-    clipboard = ScriptedClipboard("older")
-    app = app_on(clipboard)
-    async with app.run_test(size=SMALL) as pilot:
-        await pilot.press("a", "b", "ctrl+x", "ctrl+v")
-        await until(pilot, lambda: app.chat.composer.box.text == "ab")
-        assert clipboard.text == "ab"
 
 
 def program(path: Path, code: str) -> list[str]:

@@ -9,6 +9,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 from app.settings.definitions import ThemeName, find
 from app.ui.theme import ink_shades, our_themes
 from tests.fakes import FakeEngine
+from tests.tables import table
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
 
 AA_TEXT, AA_SHAPES = 4.5, 3.0
@@ -32,7 +33,7 @@ def test_contrast_is_computed_as_wcag_does() -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
-@pytest.mark.parametrize("theme", our_themes(), ids=lambda theme: theme.name)
+@table("theme", our_themes())
 def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
     named = theme.variables
     texts = [theme.foreground, theme.accent, theme.error, named["ink-dim"], named["ink-unread"]]
@@ -51,7 +52,7 @@ def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
     assert {True, False} == {theme.dark for theme in our_themes()}
 
 
-@pytest.mark.parametrize("theme", [t for t in BUILTIN_THEMES.values() if not t.ansi])
+@table("theme", [t for t in BUILTIN_THEMES.values() if not t.ansi])
 def test_others_get_our_shades_in_order(theme: Theme) -> None:
     page = theme.to_color_system().generate()["background"]
     shades = [contrast(colour, page) for colour in ink_shades(theme).values()]

@@ -16,6 +16,7 @@ from app.ui.app import SpecchatApp
 from app.ui.spans.screen import SpansScreen
 from app.ui.transcript.message import MessageView
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -56,10 +57,11 @@ async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str)
         await until(pilot, lambda before=before: chosen(app) != before, "the one above")
 
 
-async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) -> None:
+async def test_messages_are_chosen_by_keys_and_by_clicks() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
         await answered(pilot, engine, "One?", "Two?")
+        # Tab chooses the last one, and arrows go through all.
         await pilot.press("tab")
         await until(pilot, lambda: chosen(app) == ("answer", "Two?"))
         await until_shown(pilot, "▌◆ Answer", "^Y copy", "^A again")
@@ -73,23 +75,13 @@ async def test_tab_chooses_the_last_and_arrows_go_through_all(tmp_path: Path) ->
         await until(pilot, lambda: app.focused is app.chat.composer.box)
         await until_shown(pilot, "next: AUTO")
         assert "▌" not in screen_text(pilot)
-
-
-async def test_typing_goes_back_to_the_box_and_is_written_there() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
-    async with app.run_test(size=SMALL) as pilot:
-        await answered(pilot, engine, "One?")
+        # Typing goes back to the box and is written there.
         await type_in(pilot, "so ")
         await pilot.press("tab")
         await until(pilot, lambda: chosen(app) is not None)
         await pilot.press("w", "h", "y")
         await until(pilot, lambda: app.chat.composer.box.text == "so why")
-
-
-async def test_a_click_chooses_a_message() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
-    async with app.run_test(size=SMALL) as pilot:
-        await answered(pilot, engine, "One?")
+        # A click chooses a message.
         await pilot.click(".asked")
         await until(pilot, lambda: chosen(app) == ("question", "One?"))
         await pilot.click(".answer")
@@ -121,6 +113,11 @@ async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path:
         await choose(pilot, app, "question", "One?")
         await pilot.press("ctrl+e")
         await until_shown(pilot, "❯ One?", "▣ Paste 1", "Editing an earlier question")
+        await pilot.press("escape")  # cancels it, and restores the draft
+        await until_shown(pilot, "❯ written before")
+        await choose(pilot, app, "question", "One?")
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "❯ One?", "▣ Paste 1", "Editing an earlier question")
         engine.story = Story(answer="No.")
         await pilot.press("backspace", "!", "enter")
         await until(pilot, lambda: len(engine.asks) == 3)
@@ -139,8 +136,14 @@ async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path:
         assert said == ["One?", "Yes.", "Two?", "Yes.", "written before"]
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "Two?", "written before")
+        # What was read for a stored answer in the middle can be shown.
+        await choose(pilot, app, "answer", "One?")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "What was read  paste-1.txt")
+        assert isinstance(app.screen, SpansScreen)
 
 
+@pytest.mark.slow
 async def test_esc_cancels_an_edit_and_restores_the_draft() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
@@ -159,14 +162,15 @@ async def test_esc_cancels_an_edit_and_restores_the_draft() -> None:
 @pytest.mark.parametrize(
     ("keys", "mode", "keep"),
     [
-        (["ctrl+a"], Mode.AUTO, AUTO_KEEP),
-        (["ctrl+r"], Mode.FULL, AUTO_KEEP),
+        slow(["ctrl+a"], Mode.AUTO, AUTO_KEEP),
+        slow(["ctrl+r"], Mode.FULL, AUTO_KEEP),
         (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
     ],
 )
 async def test_an_answer_in_the_middle_is_answered_again(
     keys: list[str], mode: Mode, keep: float
 ) -> None:
+    """And stopped, the answers before are back."""
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
         await answered(pilot, engine, "One?", "Two?")
@@ -181,8 +185,25 @@ async def test_an_answer_in_the_middle_is_answered_again(
         await pilot.press("tab", "left")
         await until_shown(pilot, "Two?", "Yes.", "‹ 1/2 ›")
         assert "Better." not in screen_text(pilot)
+        await pilot.press("right")
+        await until_shown(pilot, "Better.", "‹ 2/2 ›")
+        await pilot.press("escape")
+        await pilot.click("AnswerView Speaker", offset=(10, 0))
+        await until_shown(pilot, "Two?", "‹ 1/2 ›")
+        # Stopped again, the old answers are back.
+        await choose(pilot, app, "answer", "One?")
+        engine.stepping = True
+        await pilot.press("ctrl+a")
+        await until_gone(pilot, "Two?")
+        await until(pilot, lambda: len(engine.asks) == 4)
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("escape")
+        await until(pilot, lambda: engine.cancelled)
+        engine.finish()
+        await until_shown(pilot, "■ stopped", "Two?")
 
 
+@pytest.mark.slow
 async def test_a_click_on_the_versions_goes_to_another(tmp_path: Path) -> None:
     app = app_with(engine := FakeEngine(Story(answer="Good.")))
     async with app.run_test(size=SMALL) as pilot:
@@ -194,6 +215,7 @@ async def test_a_click_on_the_versions_goes_to_another(tmp_path: Path) -> None:
         await until_shown(pilot, "Good.", "‹ 1/2 ›")
 
 
+@pytest.mark.slow
 async def test_stopped_again_the_old_answers_are_back() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
@@ -208,18 +230,6 @@ async def test_stopped_again_the_old_answers_are_back() -> None:
         await until(pilot, lambda: engine.cancelled)
         engine.finish()
         await until_shown(pilot, "■ stopped", "Two?")
-
-
-async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
-        await paste(pilot, DOCUMENT)
-        await answered(pilot, engine, "One?", "Two?")
-    async with kept_app(tmp_path) as (pilot, app):
-        await until_shown(pilot, "Two?")
-        await choose(pilot, app, "answer", "One?")
-        await pilot.press("ctrl+s")
-        await until_shown(pilot, "What was read  paste-1.txt")
-        assert isinstance(app.screen, SpansScreen)
 
 
 async def test_a_deleted_message_can_be_restored(tmp_path: Path) -> None:

@@ -313,19 +313,6 @@ async def test_a_second_window_saves_changes_but_no_questions(tmp_path: Path) ->
             await until_shown(pilot, "More?")
 
 
-async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    async with kept_app(tmp_path / "file", engine := FakeEngine()) as (pilot, _):
-        await pilot.press("ctrl+o")
-        await until_shown(pilot, "Nothing is saved here.")
-        await ask(pilot, engine, "Gone?")
-        await until_shown(pilot, "▸ Read")
-        await pilot.press("ctrl+n")
-        await until_shown(pilot, "Press ^N again to discard it.", "Gone?")
-        await pilot.press("ctrl+n")
-        await until_gone(pilot, "Gone?")
-
-
 async def test_typing_selects_the_best_match(tmp_path: Path) -> None:
     """Not the one that was chosen before, though it is found too."""
     with Store(tmp_path) as store:

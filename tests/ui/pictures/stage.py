@@ -115,15 +115,16 @@ class Stage:
 
     async def settle(self) -> str:
         """The picture of the screen, once it does not change any more."""
-        before, alike = "", 1
+        before: list[list[object]] = []
+        alike = 1
         while alike < ALIKE:
             self.app.chat._tick()  # what comes with time, now
             await self.pilot.pause(0.01)
             await self.pilot.pause()
             self._show_cursors()
-            picture = drawn(self._rows(), self.app.size.width)
-            before, alike = picture, alike + 1 if picture == before else 1
-        return before
+            rows = self._rows()
+            before, alike = rows, alike + 1 if rows == before else 1
+        return drawn(before, self.app.size.width)
 
     def _show_cursors(self) -> None:
         """Those that blink could be caught at either moment."""

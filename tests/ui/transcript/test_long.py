@@ -19,6 +19,7 @@ from app.ui import terminal, transcript
 from app.ui.app import SpecchatApp
 from app.ui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import (
     SMALL,
     app_with,
@@ -29,9 +30,6 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
-
-LONG = "".join(f"Line number {number} of it.\n\n" for number in range(5_000))
-"""10,000 lines."""
 
 
 def store_turns(folder: Path, turns: int, answer: str) -> None:
@@ -59,24 +57,29 @@ def settled(transcript: Transcript) -> bool:
     return not transcript._update_scheduled and not transcript._change_lock.locked()
 
 
-async def test_only_lines_near_the_visible_part_of_a_long_answer_are_drawn(tmp_path: Path) -> None:
-    store_turns(tmp_path, 1, LONG)
+@pytest.mark.parametrize("lines", [1_000, slow(5_000)])
+async def test_only_lines_near_the_visible_part_of_a_long_answer_are_drawn(
+    tmp_path: Path, lines: int
+) -> None:
+    answer = "".join(f"Line number {number} of it.\n\n" for number in range(lines))
+    store_turns(tmp_path, 1, answer)
+    last = f"Line number {lines - 1}"
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
-        await until_shown(pilot, "Line number 4999 of it.")
+        await until_shown(pilot, f"{last} of it.")
         transcript = app.chat.transcript
         await until(pilot, lambda: 0 < drawn(app) < 200)
-        assert transcript.max_scroll_y > 9_000
+        assert transcript.max_scroll_y > 1.8 * lines
         for _ in range(5):
             await pilot.press("pageup")
-        await until(pilot, lambda: "Line number 4999" not in screen_text(pilot))
+        await until(pilot, lambda: last not in screen_text(pilot))
         transcript.scroll_to(y=transcript.max_scroll_y // 2, animate=False)
-        await until_shown(pilot, "Line number 2")
+        await until_shown(pilot, f"Line number {(lines // 2 - 1) // 100}")
         await until(pilot, lambda: drawn(app) < 200)
         transcript.scroll_to(y=0, animate=False)
         await until_shown(pilot, "Question 0?")
         await until(pilot, lambda: drawn(app) < 200)
         await pilot.press("ctrl+b")
-        await until_shown(pilot, "Line number 4999 of it.")
+        await until_shown(pilot, f"{last} of it.")
 
 
 @pytest.mark.slow
@@ -117,9 +120,9 @@ async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Pat
             await until(pilot, lambda row=first: row in rows_shown(pilot), first)
 
 
-@pytest.mark.parametrize("turns", [1, 40])
+@pytest.mark.parametrize(("turns", "scrolls"), [(1, 8), slow(1, 25), slow(40, 25)])
 async def test_the_visible_part_never_jumps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int, scrolls: int
 ) -> None:
     """Not even until it is put back: what is above it is laid out in the same frame."""
     link = f"[and so on](https://example.org/{'long/' * 30}) "
@@ -140,7 +143,7 @@ async def test_the_visible_part_never_jumps(
         await until_shown(pilot, f"Row {rows - 1}")
         transcript = app.chat.transcript
         await until(pilot, lambda: settled(transcript) and not transcript.scroll_locks)
-        for _ in range(25):
+        for _ in range(scrolls):
             before, text = transcript.scroll_y, screen_text(pilot).splitlines()
             first = next(y for y, line in enumerate(text) if "Row " in line)
             mark, after = text[first].strip(" █▁▂▃▄▅▆▇"), first + min(8, int(before))
