@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
+from app.chat.engine_session import EngineSession
 from app.chat.sample import first_half, sample
-from app.cli import demo, models
+from app.cli import bench, demo, models
 from app.cli.evaluate import KINDS, document, is_right
 from app.cli.main import run
 from app.models.packaged import SMOLLM2
@@ -20,17 +21,18 @@ from tests.models.packages import packaged_model
 from tests.tables import table
 
 
-def test_bench_prints_one_table_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "--length", "512", "--runs", "1"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("specchat ")
-    assert "embedded with its draft, medians of 1" in out
-    for row in ("first word", "tokens read", "tokens a second", "peak memory"):
-        assert f"\n{row}" in out
-    assert " times as fast as in full." in out
+def test_bench_gives_every_run_as_json_or_prints_one_table_to_paste(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: dict[Mode, Statistics] = {}
+    turn = bench._turn
 
+    def recorded(session: EngineSession, text: str, keep: float, mode: Mode) -> Statistics:
+        turns[mode] = turn(session, text, keep, mode)
+        return turns[mode]
 
-def test_bench_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "_turn", recorded)
+    monkeypatch.setattr(bench, "ANSWER_TOKENS", 4)
     assert run(["bench", "--length", "512", "--runs", "2", "--keep", "0.5", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert (measured["target"], measured["draft"]) == ("embedded", "its draft")
@@ -39,6 +41,15 @@ def test_bench_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> No
         assert each["sparse"]["read_tokens"] < each["full"]["read_tokens"]
         assert each["full"]["prompt_tokens"] == pytest.approx(512, rel=0.25)
         assert each["sparse"]["ttft"] > 0
+
+    monkeypatch.setattr(bench, "_turn", lambda session, text, keep, mode: turns[mode])
+    assert run(["bench", "--length", "512", "--runs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("specchat ")
+    assert "embedded with its draft, medians of 1" in out
+    for row in ("first word", "tokens read", "tokens a second", "peak memory"):
+        assert f"\n{row}" in out
+    assert " times as fast as in full." in out
 
 
 @pytest.mark.slow

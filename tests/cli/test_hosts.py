@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from app.chat.model_pairs import resolve_pair
 from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
+from app.engine.cache.sizes import Transient
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from app.protocol.reasons import Failure, FailureKind
 from tests import tiny
+from tests.hosts import fakes
+from tests.hosts.fakes import DESCRIBED, FakeShard
 from tests.hosts.machines import workers
 from tests.tables import table
 
@@ -100,16 +104,51 @@ def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Loading the target on this machine…" in capsys.readouterr().err
 
 
+def question(folder: Path) -> list[str]:
+    tiny.save(folder / "target", "llama", 0)
+    (folder / "text.txt").write_text("".join(f"Line {n} says {n * n}.\n" for n in range(40)))
+    about = ["--target", str(folder / "target"), "-f", str(folder / "text.txt"), "--full"]
+    return ["ask", *about, "--max-tokens", "8", "--temp", "0", "What?"]
+
+
+class Dying(FakeShard):
+    """Ends once it has loaded and is asked for something."""
+
+    def work(self) -> None:
+        self.ready()
+        self.until("name")
+        self.connection.send({"joined": True})
+        transient = Transient(4, 0, 4, 2, on_cpu=True)
+        described = {**DESCRIBED, "dense_only": [], "transient": asdict(transient)}
+        self.connection.send({"described": described})
+        self.connection.receive(30)
+        self.kill()
+
+
+def test_a_target_is_spread_and_answers_alone_when_a_machine_is_lost(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, said = question(home), list[str]()
+    assert run(ask) == 0
+    alone = capsys.readouterr().out
+    started = fakes.use(monkeypatch, Dying)
+    with workers(1, said) as hosts:
+        monkeypatch.setenv("SPECCHAT_HOSTS", typed(hosts))
+        assert run(ask) == 0
+    out, err = capsys.readouterr()
+    assert out == alone
+    assert {shard.rank for shard in started} == {0, 1}
+    assert said[0] == "127.0.0.1 uses this machine for a shard of target."
+    assert "Loading the target on this machine…" in err
+
+
+@pytest.mark.slow
 def test_an_answer_over_two_processes_is_that_of_one(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny.save(home / "target", "llama", 0)
-    (home / "text.txt").write_text("".join(f"Line {n} says {n * n}.\n" for n in range(99)))
-    ask = ["ask", "--target", str(home / "target"), "-f", str(home / "text.txt"), "--full"]
-    ask += ["--max-tokens", "8", "--temp", "0", "What?"]
+    ask, said = question(home), list[str]()
     assert run(ask) == 0
     alone = capsys.readouterr().out
-    said: list[str] = []
     with workers(1, said) as hosts:
         monkeypatch.setenv("SPECCHAT_HOSTS", typed(hosts))
         assert run(ask) == 0

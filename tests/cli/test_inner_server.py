@@ -47,6 +47,10 @@ class App:
             pass
         return event
 
+    def close(self) -> None:
+        self.engine.send(Close())
+        self.engine.join(30)
+
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +72,19 @@ def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
     return found
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    found = App(tmp_path / "snapshots")
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """With the demo pair, until a test loads another one."""
+    found = App(tmp_path_factory.mktemp("snapshots"))
+    found.load(resolve_pair())
     yield found
-    found.engine.send(Close())
-    found.engine.join(30)
+    found.close()
 
 
-def post(port: int, question: str, document: str = LONG_TEXT) -> dict[str, Any]:
+GATES = LONG_TEXT[:4200]
+
+
+def post(port: int, question: str, document: str = GATES) -> dict[str, Any]:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         message = {"role": "user", "content": f"{document}\n\n{question}"}
         reply = http.post(
@@ -88,15 +96,16 @@ def post(port: int, question: str, document: str = LONG_TEXT) -> dict[str, Any]:
         return dict(reply.json())
 
 
-def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) -> None:
+def test_programs_and_the_app_ask_one_pair(port: int, tmp_path: Path) -> None:
+    app = App(tmp_path / "snapshots")
     server = InnerServer(app.engine, Settings)
     with pytest.raises(UserError, match="No models are loaded yet: try again in a moment"):
         server.switch()
     app.load(resolve_pair())
     assert server.switch().startswith(f"Server started at http://127.0.0.1:{port}/v1.")
-    first = post(port, "What is the code of gate 7?")
+    first = post(port, "What is the code of gate 7?", LONG_TEXT)
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    again = post(port, "And that of gate 9?")
+    again = post(port, "And that of gate 9?", LONG_TEXT)
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 1000
     app.engine.ask(Ask((Message(Role.USER, "Who?"),), conversation="mine"), app.events.put)
     app.until(Finished)
@@ -105,25 +114,11 @@ def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) 
     assert server.switch() == "Server stopped."
     with pytest.raises(httpx.ConnectError):
         post(port, "Still there?")
-    app.engine.send(Close())
-    app.engine.join(30)
+    app.close()
     assert len(list((tmp_path / "snapshots").iterdir())) == 1, "only what the app asked"
 
 
-def test_another_pair_answers_once_it_is_loaded(
-    app: App, port: int, folders: dict[str, Path]
-) -> None:
-    server = InnerServer(app.engine, Settings)
-    app.load(resolve_pair())
-    server.switch()
-    post(port, "What is the code of gate 7?")
-    app.load(Load(str(folders["target"]), str(folders["draft"])))
-    assert post(port, "Who?", "")["model"] == folders["target"].name
-    server.stop()
-
-
 def test_a_port_that_is_taken_is_one_sentence(app: App, port: int) -> None:
-    app.load(resolve_pair())
     server = InnerServer(app.engine, Settings)
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
@@ -135,7 +130,6 @@ def test_a_port_that_is_taken_is_one_sentence(app: App, port: int) -> None:
 
 
 def test_it_ends_and_starts_again_while_a_request_runs(app: App, port: int) -> None:
-    app.load(resolve_pair())
     server, found = InnerServer(app.engine, Settings), list[int]()
     answered: list[Any] = []
     server.report_answers(lambda ask, events: answered.append(events[-1]))
@@ -161,4 +155,15 @@ def test_it_ends_and_starts_again_while_a_request_runs(app: App, port: int) -> N
     until(lambda: not server.status)
     until(lambda: answered)
     assert len(answered) == 1
+    server.stop()
+
+
+def test_another_pair_answers_once_it_is_loaded(
+    app: App, port: int, folders: dict[str, Path]
+) -> None:
+    server = InnerServer(app.engine, Settings)
+    server.switch()
+    post(port, "What is the code of gate 7?")
+    app.load(Load(str(folders["target"]), str(folders["draft"])))
+    assert post(port, "Who?", "")["model"] == folders["target"].name
     server.stop()

@@ -178,6 +178,7 @@ def test_one_that_is_lost_between_questions_is_reported_then(
     assert driver.answer(asked()).generated_ids == expected.generated_ids
 
 
+@pytest.mark.slow
 def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
     driver: Driver, hosts: Hosts, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
