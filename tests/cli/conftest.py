@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from app.cli.main import run
 from tests import tiny
+from tests.fakes import FakeEngine
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.pulls import NAME
@@ -39,6 +40,24 @@ def unknown(room: Path) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "nope"}))
     return folder
+
+
+def without_models(monkeypatch: pytest.MonkeyPatch) -> list[FakeEngine]:
+    """From now on `specchat ask` loads no model. Returns the engines that it starts instead."""
+    started: list[FakeEngine] = []
+
+    def start(connect: object) -> FakeEngine:
+        started.append(FakeEngine())
+        return started[-1]
+
+    monkeypatch.setattr("app.cli.ask.MlxEngine", start)
+    return started
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[FakeEngine]:
+    """For tests of what is asked and kept: no model is loaded."""
+    return without_models(monkeypatch)
 
 
 @pytest.fixture

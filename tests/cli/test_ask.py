@@ -28,13 +28,15 @@ from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
 from app.protocol.events import Event, Token
+from app.protocol.options import Mode
 from app.protocol.reasons import FailureKind
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
 from app.util.assets import assets_path
 from tests import tiny
-from tests.cli.conftest import TEXT
+from tests.cli.conftest import TEXT, without_models
+from tests.fakes import FakeEngine
 from tests.tables import slow, table
 
 
@@ -165,14 +167,13 @@ def test_an_answer_cites_only_what_was_read(
 
 
 def test_standard_input_is_a_file(
-    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    room: Path, engines: list[FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (room / "text.txt").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
-        assert run(_ask(room, "-f", "-", "--json", "--max-tokens", "1", "?")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    planned = next(json.loads(line) for line in lines if '"Planned"' in line)
-    assert planned["eligible_tokens"] == len(TEXT)
+        assert run(_ask(room, "-f", "-", "?")) == 0
+    (asked,) = engines[0].asks
+    assert [document.text for document in asked.messages[0].documents] == [TEXT]
 
 
 REFUSALS = {
@@ -235,7 +236,9 @@ def test_a_question_that_is_not_utf8_is_refused(
     assert "UTF-8" in capsys.readouterr().err
 
 
-def test_standard_input_may_be_closed(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_may_be_closed(
+    room: Path, engines: list[FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert run(_ask(room, "--max-tokens", "1", "What?")) == 0
 
@@ -251,7 +254,10 @@ def test_the_embedded_pair_is_asked_nothing_without_a_document(
 
 
 def test_a_narrow_terminal_still_gets_a_map(
-    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: Path,
+    engines: list[FakeEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "5")
     file = str(room / "text.txt")
@@ -352,7 +358,10 @@ def test_the_settings_say_in_how_many_bits(
     file = ["-f", str(room / "text.txt"), "--max-tokens", "3"]
     assert run(_ask(room, *file, "What?")) == 2
     assert "8 bits" in capsys.readouterr().err
+    engines = without_models(monkeypatch)
     assert run(_ask(room, *file, "--kv-bits", "full", "What?")) == 0
+    assert engines[0].pair is not None
+    assert engines[0].pair[0].kv_bits is None
 
 
 def test_what_does_not_fit_is_refused_and_may_be_tried(
@@ -446,7 +455,7 @@ def test_a_changed_file_takes_the_place_of_its_earlier_version(room: Path, ask: 
 
 
 def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwise(
-    home: Path, room: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, room: Path, engines: list[FakeEngine], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Store(data_path()) as store:
         id = store.create().id
@@ -455,11 +464,10 @@ def test_what_was_chosen_for_a_conversation_holds_unless_an_option_says_otherwis
     arguments = ["ask", *pair, "--conversation", "1", "--temp", "0.5", "--json"]
     for more in ([], ["--max-tokens", "2", "--seed", "6", "--keep", "0.5"]):
         assert run([*arguments, *more, "What?"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    first, second = (each["statistics"] for each in lines if each["event"] == "Finished")
-    assert (first["mode"], first["seed"], first["generated_tokens"]) == ("full", 5, 3)
-    assert (second["mode"], second["seed"]) == ("sparse", 6)
-    assert second["generated_tokens"] == 2
+    first, second = (engine.asks[0] for engine in engines)
+    assert (first.mode, first.sampling.seed, first.sampling.max_tokens) == (Mode.FULL, 5, 3)
+    assert (second.mode, second.keep_ratio) == (Mode.SPARSE, 0.5)
+    assert (second.sampling.seed, second.sampling.max_tokens) == (6, 2)
     capsys.readouterr()
     assert run(["conversations", "show", "1"]) == 0
     shown = capsys.readouterr().out
@@ -519,7 +527,7 @@ def test_a_snapshot_of_no_use_is_said_so_and_read_again(
     assert "reused" not in err
 
 
-def test_other_conversations_are_not_touched(ask: Ask) -> None:
+def test_other_conversations_are_not_touched(ask: Ask, engines: list[FakeEngine]) -> None:
     run(ask("--conversation", "new", "One?"))
     run(ask("--conversation", "new", "Other?"))
     run(ask("--conversation", "1", "Two?"))

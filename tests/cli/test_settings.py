@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.chat.engine_session import EngineSession
 from app.cli.main import run
-from app.cli.report import Report
 from app.paths import data_path, settings_path
-from app.protocol.commands import Ask
-from app.protocol.events import Event, Finished
-from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.protocol.stats import FinishReason
 from app.settings.definitions import all_settings
 from app.store.store import Store
 from tests import tiny
+from tests.cli.conftest import without_models
 from tests.tables import table
 
 SET = """
@@ -91,18 +85,9 @@ def test_ask_goes_by_them_and_its_options_win(
     statistics, _ = asked(room, capsys, "--keep", "0.6", "--max-tokens", "6", "--temp", "0")
     assert (statistics["mode"], statistics["keep_ratio"]) == ("sparse", 0.6)
     assert 4 < statistics["generated_tokens"] <= 6
-    modes: list[Mode] = []
-    monkeypatch.setattr(EngineSession, "load", lambda *_: None)
-    monkeypatch.setattr(Report, "show", lambda *_: None)
-
-    def answered(_: EngineSession, command: Ask) -> Iterator[Event]:
-        modes.append(command.mode)
-        yield Finished(0, "", (), FinishReason.STOP, None)
-
-    monkeypatch.setattr(EngineSession, "run", answered)
-    for option in ("--auto", "--full"):
-        assert run(["ask", "-f", str(room / "files"), option, "What?"]) == 0
-    assert modes == [Mode.AUTO, Mode.FULL]
+    without_models(monkeypatch)
+    assert asked(room, capsys, "--auto")[0]["mode"] == "auto"
+    assert asked(room, capsys, "--full")[0]["mode"] == "full"
 
 
 @table(
