@@ -164,6 +164,7 @@ def test_an_answer_with_its_stop_sequence_is_complete(
     spread.driver.until(HostsLost)
 
 
+@pytest.mark.slow  # after 20 tokens in the test of the statistics, too
 @pytest.mark.parametrize("last", [1, 20, TOKENS - 1])
 def test_an_unfinished_answer_continues(
     spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch, last: int
@@ -313,6 +314,8 @@ def test_statistics_cover_the_whole_answer_and_are_not_used_as_timings(
     lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == 20)
     finished = spread.driver.answer(asked())
     statistics = finished.statistics
+    assert finished.generated_ids == alone.generated_ids
+    assert finished.text == alone.text
     assert len(finished.generated_ids) == statistics.generated_tokens == TOKENS
     assert statistics.prompt_tokens == alone.statistics.prompt_tokens
     assert statistics.confidence == pytest.approx(alone.statistics.confidence, rel=1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.models.test_fit import STEP, TOKENS
 from tests.models.test_fit import larger as larger
+from tests.tables import table
 
 MB = 1_000_000
 LEAVE = Callable[[float], None]
@@ -49,14 +50,14 @@ WIDE = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64}
 """A target with 16 KB per token, much more than scoring needs."""
 
 
-@pytest.fixture
-def loaded(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    monkeypatch.setitem(tiny.CONFIGS, "qwen3", {**tiny.CONFIGS["qwen3"], **WIDE})
-    target = tiny.save(tmp_path / "target", "qwen3", 0)
-    monkeypatch.undo()
-    event = driver.load(target, tiny.save(tmp_path / "draft", "qwen3", 1))
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    folder, driver = tmp_path_factory.mktemp("wide"), Driver()
+    target = tiny.save(folder / "target", "qwen3", 0, **WIDE)
+    event = driver.load(target, tiny.save(folder / "draft", "qwen3", 1))
     assert isinstance(event, Loaded)
-    return driver
+    yield driver
+    driver.close()
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
     """Leave this many bytes free in addition to what the engine holds now."""
 
     def left(free: float) -> None:
-        loaded.until(MemoryReport)
+        if loaded.events:
+            loaded.until(MemoryReport)
         time.sleep(0.2)  # the engine thread releases the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
@@ -190,7 +192,7 @@ def test_the_step_is_limited_by_its_memory() -> None:
     assert blocked.bytes(512, 1000) == blocked.bytes(64, 1000)
 
 
-@pytest.mark.parametrize("name", tiny.ORACLE)
+@pytest.mark.parametrize("name", tiny.architectures(*tiny.ORACLE))
 def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> None:
     """With unfused attention as on a Mac; on a CPU, which works in blocks, it must not be too
     low."""
@@ -219,6 +221,6 @@ def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> Non
     assert kept + on_mac.bytes(STEP, TOKENS) == pytest.approx(weights + peak(GPU), rel=within)
 
 
-@pytest.mark.parametrize(("room", "most"), [(-1, 0), (0, 0), (35, 3), (99, 9), (1000, 10)])
+@table("room, most", [(-1, 0), (0, 0), (35, 3), (99, 9), (1000, 10)])
 def test_the_largest_number_that_fits_is_found(room: float, most: int) -> None:
     assert largest_that_fits(lambda n: 10.0 * n, room, 10) == most
