@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.estimate.guard import asks_for_every_token
 from app.ingest.walk import DirListing, FolderEntry
 from app.serve.cutting import cut
 from app.ui.completion import PathCompleter
 from app.util.prose import as_markdown
 from app.util.sentences import questions_in
+from tests.tables import table
 
 APP = Path(__file__).resolve().parent.parent / "app"
 SHORT, LONG = 2_000, 40_000
-SUSPICIOUS, LIMIT = 0.001, 0.5
-"""CPU seconds for a SHORT text, from which on a LONG one is tried; and at most for that. By the
-square of its length it takes a second, in proportion to it some milliseconds."""
+LIMIT = 0.5
+"""CPU seconds for a LONG text, at most. By the square of its length it takes a second, in
+proportion to it some milliseconds."""
+SUSPICIOUS = ((SHORT, 0.001), (8_000, LIMIT / 5**2))
+"""Lengths of shorter texts, and the CPU seconds from which on a longer one is tried."""
 PIECES = (
     *("a", "A", "1", " ", "\n", "\t", ".", "?", "!", "'", '"', "`", "~", "“", "«", "„", "(", "["),
     *("<", "@", "-", "_", "=", ":", "#", ",", "{", "*", "\\", "\ue000", "あ", "a ", "a\n", "a."),
@@ -37,7 +38,7 @@ SHAPES = (
     *((start, "a", "") for start in ('"', "“", "«", "`", "<file ", "```", "“a”“")),
 )
 """What a text starts with, is made of, and ends with."""
-SEARCHES = {f"re.{name}" for name in ("compile", "search", "findall", "finditer", "sub", "split")}
+SEARCHES = ("compile", "search", "findall", "finditer", "sub", "split")
 
 
 def expressions() -> Iterator[tuple[str, bool, re.Pattern[Any]]]:
@@ -45,6 +46,8 @@ def expressions() -> Iterator[tuple[str, bool, re.Pattern[Any]]]:
     tried at one place of a text, and what it is."""
     for path in sorted(APP.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
+        if "re." not in source:
+            continue
         nodes = list(ast.walk(ast.parse(source)))
         names = {
             node.value: node.targets[0].id
@@ -52,9 +55,12 @@ def expressions() -> Iterator[tuple[str, bool, re.Pattern[Any]]]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
         for node in nodes:
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in SEARCHES:
+            function = node.func if isinstance(node, ast.Call) else None
+            if not isinstance(function, ast.Attribute) or function.attr not in SEARCHES:
                 continue
-            is_compiled = ast.unparse(node.func) == "re.compile"
+            if ast.unparse(function.value) != "re":
+                continue
+            is_compiled = function.attr == "compile"
             given = ", ".join(map(ast.unparse, node.args if is_compiled else node.args[:1]))
             try:
                 pattern = eval(f"re.compile({given})", {"re": re})
@@ -76,7 +82,7 @@ def slow_texts(search: Callable[[str], object]) -> Iterator[str]:
         return time.thread_time() - started
 
     for shape in SHAPES:
-        if seconds(shape, SHORT) > SUSPICIOUS and seconds(shape, LONG) > LIMIT:
+        if all(seconds(shape, length) > limit for length, limit in (*SUSPICIOUS, (LONG, LIMIT))):
             yield "".join(shape)
 
 
@@ -99,8 +105,6 @@ def complete(text: str) -> None:
     PathCompleter("/").completions(text[:30] + "~", listing)
 
 
-@pytest.mark.parametrize(
-    "function", [cut, asks_for_every_token, questions_in, as_markdown, complete]
-)
+@table("function", [cut, asks_for_every_token, questions_in, as_markdown, complete])
 def test_what_searches_texts_is_linear(function: Callable[[Any], object]) -> None:
     assert not list(slow_texts(lambda text: function([text] if function is cut else text)))

@@ -11,10 +11,11 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -23,6 +24,7 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 TOP_LEVEL = {
     *(".ci", ".github", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
     *("requirements.lock", "app", "assets", "benchmarks", "docs", "packaging", "tests"),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "findings"),
 }
 MAX_LINES = 800
 
@@ -40,6 +42,7 @@ def project_files() -> tuple[Path, ...]:
     return tuple(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
 
 
+@functools.cache
 def texts() -> list[tuple[Path, str]]:
     """Our own text files: not the texts of others that lie in assets/."""
     found = []
@@ -74,7 +77,7 @@ def test_files_stay_short() -> None:
     assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
 
 
-@pytest.mark.parametrize("pattern", [REGISTRY, MACHINE_PATH], ids=["registry", "path"])
+@table("pattern", [REGISTRY, MACHINE_PATH])
 def test_no_host_name_of_a_registry_and_no_path_of_a_machine(pattern: re.Pattern[str]) -> None:
     searched = [(p, t) for p, t in texts() if (pattern, p) != (REGISTRY, NAMES_A_REGISTRY)]
     found = [f"{path}: {hit[0]}" for path, text in searched for hit in pattern.finditer(text)]
@@ -108,13 +111,12 @@ def forbidden(*patterns: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(patterns)})\b", re.I)
 
 
-@pytest.mark.parametrize(
-    ("folders", "words", "at_least"),
+@table(
+    "folders, words, at_least",
     [
         (("app", "docs", "README.md"), forbidden(PRIVATE_WORDS, OWN_SENSES), 200),
         (("tests",), forbidden(PRIVATE_WORDS), 200),
     ],
-    ids=["app and docs", "tests"],
 )
 def test_texts_use_the_words_of_the_field(
     folders: tuple[str, ...], words: re.Pattern[str], at_least: int
@@ -177,20 +179,13 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
         assert all(requirement.specifier.contains(each) for each in versions), line
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "app.ui",
-        "app.protocol.engine",
-        "app.models.cache",
-        "app.models.pairs",
-        "app.ingest.reader",
-        "app.store.store",
-        "app.settings.file",
-    ],
-)
-def test_rooms_that_know_no_mlx_do_not_load_it(module: str) -> None:
-    code = f"import sys, {module}; sys.exit('mlx' in sys.modules or 'mlx.core' in sys.modules)"
+def test_rooms_that_know_no_mlx_do_not_load_it() -> None:
+    rooms = ("app.ui", "app.protocol.engine", "app.models.cache", "app.models.pairs")
+    rooms += ("app.ingest.reader", "app.store.store", "app.settings.file")
+    code = (
+        f"import importlib, sys\nfor room in {rooms}:\n    importlib.import_module(room)\n"
+        "    assert not {'mlx', 'mlx.core'} & sys.modules.keys(), room\n"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -310,7 +305,7 @@ def test_no_code_branches_on_a_sentence() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@table(
     "code",
     [
         'failure.problem == "The machine ran out of memory"',
@@ -330,7 +325,7 @@ def test_that_test_finds_a_branch_on_a_sentence(code: str) -> None:
     assert branches_on_english(ast.parse(code), constants)
 
 
-@pytest.mark.parametrize(
+@table(
     "code",
     [
         "failure.kind is FailureKind.OUT_OF_MEMORY",
