@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from app.models.cache import ModelCache
+from app.models.catalogue import CatalogueEntry
 from app.models.library import Library
+from app.models.packaged import SMOLLM2
 from app.protocol.commands import Load
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
@@ -46,11 +48,29 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     hub.close()
 
 
+FEW = ("Qwen3.8-27B-4bit", "snowflake-arctic-embed-xs", SMOLLM2.repository)
+
+
+class SmallLibrary(Library):
+    """With few models of our catalogue: each of its 34 costs a fit with every draft."""
+
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        return tuple(
+            each for each in Library.entries(self) if each.custom or each.name.endswith(FEW)
+        )
+
+
 @pytest.fixture
-def library(tmp_path: Path, hub: FakeHub) -> Library:
+def whole_catalogue() -> None:
+    """For tests that look at the catalogue itself."""
+
+
+@pytest.fixture
+def library(tmp_path: Path, hub: FakeHub, request: pytest.FixtureRequest) -> Library:
     """Nothing is here yet, and the user has no catalogue."""
     cache = ModelCache(tmp_path / "hub")
-    return Library(cache, tmp_path / "config", pulls.Puller(cache, hub).settings)
+    kind = Library if "whole_catalogue" in request.fixturenames else SmallLibrary
+    return kind(cache, tmp_path / "config", pulls.Puller(cache, hub).settings)
 
 
 @pytest.fixture

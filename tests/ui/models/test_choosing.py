@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from app.chat.model_pairs import find_pair, resolve_pair
@@ -17,7 +18,7 @@ from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.ui.models.screen import ActionDialog, ModelsScreen
-from tests.fakes import FakeEngine, LoadStory
+from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -87,7 +88,7 @@ async def test_the_cost_of_a_pair_is_shown_before_it_is_loaded(
     app: Make, here: Here, library: Library
 ) -> None:
     await here(BIG, DRAFT, OTHER)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with app(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
@@ -102,6 +103,8 @@ async def test_the_cost_of_a_pair_is_shown_before_it_is_loaded(
             "target, weights",
         )
         assert len(engine.sent(Load)) == 1
+        labels = [label for label, _ in pilot.app.screen.choices]  # type: ignore[attr-defined]
+        assert not any("across" in label for label in labels), "there are no hosts"
         await do(pilot, "Load now")
         await until_shown(pilot, "big-4bit + small-4bit is loaded.")
         load = engine.sent(Load)[-1]
@@ -116,32 +119,31 @@ async def test_the_cost_of_a_pair_is_shown_before_it_is_loaded(
         await until_shown(pilot, "loaded")
 
 
-async def test_a_target_alone(app: Make, here: Here) -> None:
-    await here(OTHER)
-    engine = FakeEngine()
-    async with models_of(app(engine), "other", size=NARROW) as pilot:
+async def test_a_pair_by_default_from_now_on_and_a_target_alone(
+    app: Make, here: Here, tmp_path: Path
+) -> None:
+    await here(BIG, DRAFT, OTHER)
+    file = SettingsFile(tmp_path / "settings.toml")
+    async with models_of(app(settings=file), "big-4bit", size=NARROW) as pilot:
+        await choose(pilot, "big")
+        await do(pilot, "Load now and make it")
+        await until_shown(pilot, "is loaded.")
+        await until(pilot, lambda: not file.has_unsaved, "the settings on the disk")
+        again = SettingsFile(tmp_path / "settings.toml").settings.models
+        assert (again.target, again.draft) == (BIG, DRAFT)
+        await open_models(pilot, "other")
         await choose(pilot, "other", "Use with the built-in scorer")
         await until_shown(pilot, "The built-in scorer chooses what is read.")
         await do(pilot, "Load now")
         await until_shown(pilot, "other is loaded.", "other + built-in scorer")
 
 
-async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:
-    await here(BIG, DRAFT)
-    file = SettingsFile(tmp_path / "settings.toml")
-    async with models_of(app(settings=file), "big-4bit") as pilot:
-        await choose(pilot, "big")
-        await do(pilot, "Load now and make it")
-        await until_shown(pilot, "is loaded.")
-        await until(pilot, lambda: not file.has_unsaved, "the settings on the disk")
-    again = SettingsFile(tmp_path / "settings.toml").settings.models
-    assert (again.target, again.draft) == (BIG, DRAFT)
-
-
-async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: Here) -> None:
+async def test_one_that_does_not_load_or_is_cancelled_leaves_the_pair_before(
+    app: Make, here: Here
+) -> None:
     await here(BIG, DRAFT)
     failure = Failed(None, Failure(FailureKind.OUT_OF_MEMORY, {"loading": True}))
-    engine = FakeEngine(load_stories={"big-4bit": LoadStory(failure=failure)})
+    engine = FakeEngine(Story(answer="Yes."), load_stories={"big-4bit": LoadStory(failure=failure)})
     async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
         await do(pilot, "Load now")
@@ -156,12 +158,9 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
             ("first", "first-draft"),
         ]
         await ask(pilot, engine, "Are you there?")
-
-
-async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
-    await here(BIG, DRAFT)
-    engine = FakeEngine()
-    async with models_of(app(engine), "big-4bit") as pilot:
+        # Esc goes back to the pair before.
+        engine.load_stories.clear()
+        await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         engine.step_load = True
         await do(pilot, "Load now")
@@ -171,32 +170,43 @@ async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
         await pilot.press("escape")  # takes the question back
         await until(pilot, lambda: "Esc go back" in screen_text(pilot), "the pair's own Esc")
         await pilot.press("escape")
-        await until(pilot, lambda: len(engine.sent(Load)) == 3, "the first pair")
+        await until(pilot, lambda: len(engine.sent(Load)) == 5, "the first pair")
         engine.finish()
         await until_shown(pilot, "was not loaded. first + first-draft is loaded")
         await until_gone(pilot, "Loading big-4bit")
-        assert engine.asks == []
-
-
-async def test_a_question_waits_for_the_new_pair(app: Make, here: Here) -> None:
-    await here(BIG, DRAFT)
-    engine = FakeEngine()
-    async with models_of(app(engine), "big-4bit") as pilot:
+        assert len(engine.asks) == 1
+        # A question waits for the new pair.
+        engine.step_load = False
+        pilot.app.chat.notice.show("")  # type: ignore[attr-defined]
+        await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         engine.step_load = True
         await do(pilot, "Load now")
         await until_shown(pilot, "Loading big-4bit")
-        await type_in(pilot, "Asked meanwhile")
+        await until_shown(pilot, "❯ Asked meanwhile")
         await pilot.press("enter")
-        assert engine.asks == []
+        assert len(engine.asks) == 1
         engine.finish()
-        await until(pilot, lambda: len(engine.asks) == 1, "the question")
+        await until(pilot, lambda: len(engine.asks) == 2, "the question")
 
 
-async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Library) -> None:
+async def test_no_pair_is_loaded_while_answering_and_no_damaged_one(
+    app: Make, here: Here, library: Library
+) -> None:
     await here(BIG, DRAFT)
-    engine = FakeEngine()
-    async with models_of(app(engine), "big-4bit") as pilot:
+    engine = FakeEngine(Story(answer="Yes."), stepping=True)
+    async with app(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "big-4bit")
+        await choose(pilot, "big")
+        await until_shown(pilot, "! Still answering. Esc stops it.")
+        await do(pilot, "Load now")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
+        assert len(engine.sent(Load)) == 1
+        engine.finish()
+        await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         snapshot = library.cache.snapshot_folder(BIG)
         assert snapshot is not None
@@ -236,6 +246,7 @@ async def test_a_damaged_first_pair_is_reported_and_not_loaded(
         await until_shown(pilot, "small-4bit is loaded.")
 
 
+@pytest.mark.slow
 async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     failure = Failed(None, Failure(FailureKind.LOADING_STOPPED))
@@ -250,40 +261,20 @@ async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: He
         await ask(pilot, engine, "Are you there?")
 
 
-async def test_not_while_an_answer_is_under_way(app: Make, here: Here) -> None:
-    await here(BIG, DRAFT)
-    engine = FakeEngine(stepping=True)
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await ask(pilot, engine)
-        await pilot.press("ctrl+l")
-        await until_shown(pilot, "big-4bit")
-        await choose(pilot, "big")
-        await until_shown(pilot, "! Still answering. Esc stops it.")
-        await do(pilot, "Load now")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, ModelsScreen), "the chat")
-        assert len(engine.sent(Load)) == 1
-
-
 def embedded(engine: FakeEngine, library: Library) -> SpecchatApp:
     return SpecchatApp(engine, resolve_pair(), settings=SettingsFile(), library=lambda: library)
 
 
 async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
-    engine = FakeEngine(
-        costs=Costs(
-            LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(0.1, 0), LinearCost(0.2, 0)
-        )
-    )
+    engine = FakeEngine()
     async with models_of(embedded(engine, library)) as pilot:
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")
-        await until_shown(pilot, "32,768 tokens: first word in 33 s when", "10 s at")
-        assert len(engine.sent(CalibrateCosts)) == 1
-
-
-async def test_a_failed_measurement_is_reported(library: Library) -> None:
-    async with models_of(embedded(FakeEngine(), library)) as pilot:
-        await open_dialog(pilot, "embedded")
-        await do(pilot, "Measure its speed")
         await until_shown(pilot, "The models could not be timed")
+        engine.costs = Costs(
+            LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(0.1, 0), LinearCost(0.2, 0)
+        )
+        await open_dialog(pilot, "")
+        await do(pilot, "Measure its speed")
+        await until_shown(pilot, "32,768 tokens: first word in 33 s when", "10 s at")
+        assert len(engine.sent(CalibrateCosts)) == 2

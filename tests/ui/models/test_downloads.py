@@ -18,7 +18,6 @@ from app.models.packaged import SMOLLM2
 from app.models.unfinished import unfinished
 from app.ui.models import jobs
 from app.ui.models.jobs import JobState
-from app.ui.models.screen import ModelsScreen
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
@@ -174,19 +173,6 @@ async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
         jobs.start(BIG)
         jobs.start(OTHER)
         await until(pilot, lambda: all(j.state is JobState.DONE for j in jobs.all()), "the end")
-    running.shutdown()
-
-
-async def test_a_refused_model_is_reported_in_a_sentence(app: Make, hub: FakeHub) -> None:
-    hub.add("org/evil", pulls.tiny_model() | {"modeling_evil.py": b"import os"})
-    running = app()
-    async with running.run_test(size=SMALL) as pilot:
-        screen = await open_models(pilot)
-        await pilot.press("tab")
-        screen.list.filter.value = "org/evil"
-        await pilot.press("enter")
-        await until_shown(pilot, "org/evil contains code ('modeling_evil.py')")
-        assert isinstance(pilot.app.screen, ModelsScreen)
     running.shutdown()
 
 

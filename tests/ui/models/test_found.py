@@ -23,6 +23,7 @@ from app.ui.models.inventory import scan
 from tests.fakes import FakeEngine
 from tests.models import kept
 from tests.models.gguf.making import write_gguf
+from tests.tables import slow
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, Here, Make, model_files
 from tests.ui.models.test_choosing import choose, do, models_of, open_dialog, open_models
@@ -50,9 +51,15 @@ def lines_with(pilot: Pilot[None], text: str) -> list[int]:
 
 async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, home: Path) -> None:
     await here(BIG)
-    mlx(home, "aaa/first", 30)
+    folder, draft = mlx(home, "aaa/first", 30), mlx(home, "people/little", 2)
     kept.ollama(home / ".ollama/models", "mistral", "7b")  # a name that is not in its path
-    async with models_of(app(), "● installed 4", "aaa/first", "mistral:7b", "· GGUF") as pilot:
+    short = kept.gguf_file(home / ".lmstudio/models/a/b/short.gguf")
+    short.write_bytes(short.read_bytes()[:100])
+    (mlx(home, "people/without", 30) / "tokenizer.json").unlink()
+    engine = FakeEngine()
+    async with models_of(
+        app(engine), "● installed 7", "aaa/first", "mistral:7b", "· GGUF", size=(80, 40)
+    ) as pilot:
         await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details and conversion")
         (big,), (first,), (mistral,) = (
             lines_with(pilot, each) for each in (BIG, "aaa/first", "mistral:7b")
@@ -61,6 +68,26 @@ async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, 
         await pilot.press(*"mistral")
         await until_gone(pilot, BIG)
         await until_shown(pilot, "mistral:7b")
+        # A damaged file says so.
+        await pilot.press("ctrl+u")
+        await open_dialog(pilot, "short")
+        await until_shown(pilot, "is damaged")
+        # An MLX model that cannot be used says why.
+        await pilot.press("escape", "ctrl+u")
+        await until_shown(pilot, "people/without", "LM Studio · ! ")
+        dialog = await open_dialog(pilot, "without")
+        await until_shown(pilot, "has no tokenizer.json")
+        assert dialog.choices == []
+        # Another one is a draft for an installed model,
+        await pilot.press("escape", "ctrl+u")
+        await open_dialog(pilot, "big")
+        await until_shown(pilot, "Use with little · 3.5x faster")
+        # and both are loaded from their folders.
+        await pilot.press("escape", "ctrl+u")
+        await choose(pilot, "first", "Use with little")
+        await do(pilot, "Load now")
+        await until(pilot, lambda: len(loads(engine)) == 2, "the pair")
+        assert (loads(engine)[1].target, loads(engine)[1].draft) == (str(folder), str(draft))
 
 
 async def test_nothing_of_this_machine_is_found_unless_the_app_says_so(
@@ -76,34 +103,16 @@ async def test_nothing_of_this_machine_is_found_unless_the_app_says_so(
     assert default_library().places() == ()
 
 
-async def test_an_mlx_model_is_loaded_from_its_folder(app: Make, home: Path) -> None:
-    folder = mlx(home, "people/large", 30)
-    draft = mlx(home, "people/little", 2)
-    engine = FakeEngine()
-    async with models_of(app(engine), "large") as pilot:
-        await choose(pilot, "large", "Use with little")
-        await do(pilot, "Load now")
-        await until(pilot, lambda: len(loads(engine)) == 2, "the pair")
-        assert (loads(engine)[1].target, loads(engine)[1].draft) == (str(folder), str(draft))
-
-
 def loads(engine: FakeEngine) -> list[Load]:
     return [command for command in engine.commands if isinstance(command, Load)]
 
 
-async def test_an_mlx_model_is_a_draft_for_an_installed_one(
-    app: Make, here: Here, home: Path
-) -> None:
-    await here(BIG)
-    mlx(home, "people/little", 2)
-    async with models_of(app(), "big-4bit") as pilot:
-        await open_dialog(pilot, "big")
-        await until_shown(pilot, "Use with little · 3.5x faster")
-
-
 async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
-    mlx(home, "people/large", 30)
+    folder = mlx(home, "people/large", 30)
     async with models_of(app(), "large") as pilot:
+        await pilot.press("down", "ctrl+d")
+        await until_shown(pilot, "people/large belongs to another program")
+        assert folder.is_dir()
         dialog = await open_dialog(pilot, "large")
         await until_shown(
             pilot,
@@ -122,7 +131,10 @@ async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
 
 async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
     kept.lm_studio(home)
-    async with models_of(app(), "Big-Q4_K_M") as pilot:
+    path = home / ".lmstudio/models/people/tiny-GGUF/tiny.gguf"
+    path.parent.mkdir(parents=True)
+    write_gguf(path, "llama")
+    async with models_of(app(), "Big-Q4_K_M", "tiny", size=WIDE) as pilot:
         dialog = await open_dialog(pilot, "big")
         await until_shown(
             pilot, "A Model", "256, Q4_K_M, qwen3, context 41K", "must be converted before"
@@ -132,16 +144,13 @@ async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, ho
         await do(pilot, "Convert")
         # It has one tensor only.
         await until_shown(pilot, "! local/Big-Q4_K_M", "has no usable", "attention.head_count")
-
-
-async def test_a_gguf_file_is_converted_and_installed(app: Make, home: Path) -> None:
-    path = home / ".lmstudio/models/people/tiny-GGUF/tiny.gguf"
-    path.parent.mkdir(parents=True)
-    write_gguf(path, "llama")
-    async with models_of(app(), "tiny", size=WIDE) as pilot:
+        # Another one is converted and installed.
+        await pilot.press("ctrl+u", "shift+tab", "shift+tab")
         await open_dialog(pilot, "tiny")
         await do(pilot, "Convert")
         await until_shown(pilot, "✓ local/tiny", "All matrices are identical to those")
+        await pilot.press("ctrl+u", *"tiny")
+        await until_gone(pilot, "local/Big")
         await pilot.press("enter")
         await until_shown(pilot, "Use with the built-in scorer · 4.5x faster")
 
@@ -171,6 +180,7 @@ async def test_headers_are_read_beside_the_list_only_when_highlighted(
         assert threads != [threading.main_thread()]
 
 
+@pytest.mark.slow
 async def test_headers_of_rows_that_were_only_passed_are_not_read(
     app: Make, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,42 +205,19 @@ async def test_headers_of_rows_that_were_only_passed_are_not_read(
         assert reads == ["a", "c"]
 
 
-async def test_a_damaged_file_offers_nothing(app: Make, home: Path) -> None:
-    kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
-    path = kept.gguf_file(home / ".lmstudio/models/a/b/short.gguf")
-    path.write_bytes(path.read_bytes()[:100])
-    async with models_of(app(), "llama:8b", "Ollama · ! Its file") as pilot:
-        dialog = await open_dialog(pilot, "llama")
-        assert dialog.choices == []
-        await pilot.press("escape", "ctrl+u")
-        await open_dialog(pilot, "short")
-        await until_shown(pilot, "is damaged")
-
-
-async def test_an_unusable_mlx_model_says_why(app: Make, home: Path) -> None:
-    (mlx(home, "people/large", 30) / "tokenizer.json").unlink()
-    async with models_of(app(), "people/large", "LM Studio · ! ") as pilot:
-        dialog = await open_dialog(pilot, "large")
-        await until_shown(pilot, "has no tokenizer.json")
-        assert dialog.choices == []
-
-
-async def test_deleting_is_refused(app: Make, home: Path) -> None:
-    folder = mlx(home, "people/large", 30)
-    async with models_of(app(), "large") as pilot:
-        await pilot.press("down", "ctrl+d")
-        await until_shown(pilot, "people/large belongs to another program")
-        assert folder.is_dir()
-
-
 async def test_the_folders_of_the_setting_are_searched(app: Make, home: Path) -> None:
     kept.gguf_file(home / "mine/some.gguf")
+    kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
     settings = Settings(models=Models(folders="~/mine:/nowhere"))
     async with app(settings=SettingsFile(settings=settings)).run_test(size=SMALL) as pilot:
         await open_models(pilot, "some", "your folder · ", "There is no folder '/nowhere'")
+        # A file that is gone offers nothing.
+        await until_shown(pilot, "llama:8b", "Ollama · ! Its file")
+        dialog = await open_dialog(pilot, "llama")
+        assert dialog.choices == []
 
 
-@pytest.mark.parametrize("number", [float("inf"), 10**400], ids=["infinity", "400 digits"])
+@pytest.mark.parametrize("number", [float("inf"), slow(10**400)], ids=["infinity", "400 digits"])
 async def test_a_hostile_folder_is_listed_with_its_fault(
     app: Make, home: Path, number: float
 ) -> None:

@@ -10,10 +10,11 @@ import pytest
 from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
-from app.ui.models.screen import ActionDialog
+from app.ui.models.screen import ActionDialog, ModelsScreen
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES
+from tests.tables import slow
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
@@ -22,7 +23,9 @@ from tests.ui.models.test_choosing import do, models_of, open_dialog, open_model
 NARROW, WIDE = (60, 20), (200, 50)
 
 
-async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> None:
+async def test_a_row_says_size_kind_fit_pair_and_gain(
+    app: Make, here: Here, whole_catalogue: None
+) -> None:
     await here(BIG, DRAFT, OTHER)
     async with models_of(app(), "● installed 4", "○ catalogue 34", "○ downloads 0") as pilot:
         await until_shown(
@@ -36,19 +39,16 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
         await until_shown(pilot, "● catalogue 34", "mlx-community/Qwen3.8-27B-4bit")
         await pilot.press(*"122b")
         await until_shown(pilot, "mlx-community/Qwen3.5-122B-A10B-4bit", "too big")
-
-
-async def test_a_costly_draft_has_a_warning(app: Make) -> None:
-    async with app().run_test(size=SMALL) as pilot:
-        screen = await open_models(pilot)
-        await pilot.press("tab")
+        # A costly draft has a warning.
+        screen = pilot.app.screen
+        assert isinstance(screen, ModelsScreen)
         screen.list.filter.value = "gemma-4-e4b"
         await until_shown(pilot, "4.5x faster · with the built-in scorer")
         await pilot.press("enter")
         await until_shown(pilot, "! The draft costs ", "of the target per token (predicted)")
 
 
-@pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
+@pytest.mark.parametrize("size", [NARROW, slow(SMALL), WIDE])
 async def test_nothing_is_wider_than_the_screen(
     app: Make, here: Here, size: tuple[int, int]
 ) -> None:
@@ -81,12 +81,11 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         )
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ActionDialog), "the list")
-
-
-async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
-    await here(BIG, DRAFT)
-    async with app().run_test(size=SMALL) as pilot:
-        screen = await open_models(pilot, "small-4bit")
+        # The mouse does it, too.
+        screen = pilot.app.screen
+        assert isinstance(screen, ModelsScreen)
+        await pilot.press("ctrl+u")
+        await until_shown(pilot, "small-4bit")
         lines = screen_text(pilot).splitlines()
         bar = next(i for i, line in enumerate(lines) if "catalogue" in line)
         await pilot.click(offset=(lines[bar].index("catalogue"), bar))
@@ -156,14 +155,19 @@ async def test_checking_its_files(app: Make, here: Here, library: Library) -> No
     running.shutdown()
 
 
-async def test_a_model_that_cannot_be_used_says_why(
-    app: Make, here: Here, library: Library
+async def test_a_model_that_cannot_be_used_and_a_broken_catalogue_are_reported(
+    app: Make, here: Here, library: Library, whole_catalogue: None
 ) -> None:
     await here(BIG)
+    assert library.config_folder is not None
+    library.config_folder.mkdir()
+    (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
     snapshot = library.cache.snapshot_folder(BIG)
     assert snapshot is not None
     (snapshot / "config.json").unlink()
-    async with models_of(app(), "org/big-4bit") as pilot:
+    async with models_of(
+        app(), "org/big-4bit", "must be text in quotes", "○ catalogue 34"
+    ) as pilot:
         await until_shown(pilot, "! Its folder is not a model: it has no config.json")
         dialog = await open_dialog(pilot, "big")
         assert not [label for label, _ in dialog.choices if label.startswith("Use")]
@@ -172,6 +176,11 @@ async def test_a_model_that_cannot_be_used_says_why(
 
 
 async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
+    """Names that it answers with are shown and not obeyed, and what is refused has its reason."""
+    evil = "[@click=app.quit]x[/]\x1b]0;evil\x07\u202e"
+    config = dict(SIZES, num_hidden_layers=2)
+    hub.add("org/evil", pulls.tiny_model() | {"config.json": str(config).encode()})
+    hub.add("org/code", pulls.tiny_model() | {"modeling_evil.py": b"import os"})
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
@@ -186,11 +195,22 @@ async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
         await until_gone(pilot, "on Hugging Face")
         await pilot.press("enter")
         await until_shown(pilot, "No MLX model on Hugging Face matches 'nothing like this'.")
+        screen.list.filter.value = evil
+        await until_shown(pilot, "[@click=app.quit]x[/]␛]0;evil␇⟨RLO⟩")
+        screen.list.filter.value = "org/evil"
+        await until_shown(pilot, "⏎ details from Hugging Face")
+        await pilot.press("enter")
+        await until_shown(pilot, "The config.json of org/evil is not a JSON object")
+        screen.list.filter.value = "org/code"
+        await until_shown(pilot, "⏎ details from Hugging Face")
+        await pilot.press("enter")
+        await until_shown(pilot, "org/code contains code ('modeling_evil.py')")
+        assert pilot.app.screen is screen
 
 
 @pytest.mark.slow
 async def test_adding_a_repository_and_a_folder(
-    app: Make, hub: FakeHub, library: Library, tmp_path: Path
+    app: Make, hub: FakeHub, library: Library, tmp_path: Path, whole_catalogue: None
 ) -> None:
     folder = files.model(tmp_path / "mine")
     files.write(folder / "config.json", {**SIZES, "num_hidden_layers": 2})
@@ -220,47 +240,17 @@ async def test_adding_a_repository_and_a_folder(
         await until_shown(pilot, "Download")
 
 
-async def test_a_broken_catalogue_is_reported_and_has_no_other_effect(
-    app: Make, library: Library
-) -> None:
-    assert library.config_folder is not None
-    library.config_folder.mkdir()
-    (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "must be text in quotes", "○ catalogue 34")
-
-
-async def test_hostile_names_are_shown_and_not_obeyed(
-    app: Make, hub: FakeHub, library: Library
-) -> None:
-    evil = "[@click=app.quit]x[/]\x1b]0;evil\x07\u202e"
-    config = dict(SIZES, num_hidden_layers=2)
-    hub.add("org/evil", pulls.tiny_model() | {"config.json": str(config).encode()})
-    async with app().run_test(size=SMALL) as pilot:
-        screen = await open_models(pilot)
-        await pilot.press("tab")
-        screen.list.filter.value = evil
-        await until_shown(pilot, "[@click=app.quit]x[/]␛]0;evil␇⟨RLO⟩")
-        screen.list.filter.value = "org/evil"
-        await pilot.press("enter")
-        await until_shown(pilot, "The config.json of org/evil is not a JSON object")
-
-
-async def test_the_help_has_its_keys(app: Make) -> None:
-    async with models_of(app(), size=(80, 60)) as pilot:
-        await pilot.press("f1")
-        await until_shown(pilot, "Next list: installed, catalogue, downloads", "^L")
-        await pilot.press("escape", "ctrl+l")
-        await until_gone(pilot, "catalogue 2")
-
-
-async def test_leaving_while_it_still_looks(app: Make, here: Here) -> None:
+async def test_leaving_while_it_still_looks_and_the_help(app: Make, here: Here) -> None:
     await here(BIG)
-    running = app()
-    async with running.run_test(size=SMALL) as pilot:
+    async with app().run_test(size=(80, 60)) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+l", "escape")
         await until_shown(pilot, "ready")
         await asyncio.sleep(0)
         await pilot.press("ctrl+l")
         await until_shown(pilot, "org/big-4bit")
+        # The help has its keys.
+        await pilot.press("f1")
+        await until_shown(pilot, "Next list: installed, catalogue, downloads", "^L")
+        await pilot.press("escape", "ctrl+l")
+        await until_gone(pilot, "○ catalogue")
