@@ -19,7 +19,6 @@ from app.protocol.engine import AskedTurn
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
-    CostsUpdated,
     Event,
     Failed,
     Finished,
@@ -182,10 +181,21 @@ class Driver:
         self.on_event = lambda event: None
         self.probe.now = reading()
         self.engine.send(CachePolicy())
-        self.until(CostsUpdated)  # sent once the policy is applied
+        self.settle()
         self.clear()
         self.turn = None
         return self
+
+    def settle(self) -> None:
+        """Wait until the engine has done all that was sent to it."""
+
+        def never_asked() -> Ask:
+            raise LookupError
+
+        turn = self.engine.ask(never_asked, self._take)
+        turn.cancel()
+        while self.until(Finished, Failed).turn != turn.number:
+            pass
 
     def clear(self) -> None:
         """Forget all events up to now."""

@@ -37,17 +37,18 @@ from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode, Samplin
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import ReasonCode
 from app.protocol.stats import FinishReason, Phase
-from tests.engine.driver import TEXT, Driver, opened
+from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
 from tests.limits import files_end_early
-from tests.tiny import ORACLE, build
+from tests.tables import slow
+from tests.tiny import ORACLE, architectures, build
 
 TOLERANCE = 1e-4
 Trouble = Callable[[Path], AbstractContextManager[None]]
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_background_prefill_equals_a_dense_pass(name: str) -> None:
     model = build(name)
     first, answer, second = conversation()
@@ -72,10 +73,16 @@ def test_background_prefill_equals_a_dense_pass(name: str) -> None:
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
 
 
-def ask(*texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
+def ask(
+    *texts: str,
+    mode: Mode = Mode.SPARSE,
+    name: str | None = "c",
+    document: str = TEXT,
+    **kw: Any,
+) -> Ask:
     """Ask the last of `texts` about the document, after the earlier questions and answers."""
     roles = (Role.USER, Role.ASSISTANT)
-    documents = (Document("gates.txt", TEXT),)
+    documents = (Document("gates.txt", document),)
     messages = tuple(
         Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
     )
@@ -150,13 +157,12 @@ def test_a_snapshot_survives_the_engine(folders: dict[str, Path], tmp_path: Path
     assert not any((tmp_path / "snapshots").iterdir())
 
 
-def test_loading_and_saving_a_snapshot_report_progress(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_loading_and_saving_a_snapshot_report_progress(loaded: Driver, tmp_path: Path) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask("What is the code of gate 7?")
 
-    driver = opened(folders, policy)
+    driver = loaded
+    driver.engine.send(policy)
     answer, first = reply(driver, question)
     driver.events.clear()
     while (
@@ -166,10 +172,9 @@ def test_loading_and_saving_a_snapshot_report_progress(
         pass
     assert [e.done for e in saved] == list(range(1, saved[-1].total + 1))
     assert {e.conversation for e in saved} == {"c"}
-    driver.close()
 
     third = second(question, answer, "And that of gate 40?")
-    driver = opened(folders, policy)
+    driver.fresh().engine.send(policy)
     driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE)
     assert driver.answer(third).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None
@@ -185,7 +190,6 @@ def test_loading_and_saving_a_snapshot_report_progress(
     phases = {part.phase: part.seconds for part in later.statistics.phases}
     assert phases[Phase.RESTORE] >= loading[-1].elapsed
     assert sum(phases.values()) == pytest.approx(later.statistics.ttft, abs=0.02)
-    driver.close()
 
 
 def test_the_time_to_the_first_token_starts_at_sending(loaded: Driver) -> None:
@@ -272,27 +276,52 @@ UNSAVED: dict[str, Trouble] = {
 }
 
 
-@pytest.mark.parametrize("trouble", UNSAVED.values(), ids=UNSAVED)
-@pytest.mark.parametrize("when", ["at once", "to make room", "at the end"])
+AT_ONCE, MAKING_ROOM, AT_THE_END = WHEN = ("at once", "to make room", "at the end")
+SOME = ("a full disk when a file is synced", "files that may not grow")
+
+
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [*((name, AT_ONCE) for name in UNSAVED), *((name, when) for when in WHEN[1:] for name in SOME)],
+)
 def test_a_failed_save_is_only_reported(
-    folders: dict[str, Path], tmp_path: Path, trouble: Trouble, when: str
+    name: str, when: str, loaded: Driver, tmp_path: Path
 ) -> None:
-    driver, snapshots = Driver(), tmp_path / "snapshots"
-    budget = 1 if when == "to make room" else 10**9
+    def end() -> None:
+        loaded.engine.send(CachePolicy())
+        loaded.settle()
+
+    check_failed_save(loaded, UNSAVED[name], when, tmp_path / "snapshots", end)
+
+
+@pytest.mark.parametrize("name", [slow(name) for name in UNSAVED if name != SOME[0]] + [SOME[0]])
+@pytest.mark.parametrize("when", [slow(AT_ONCE), slow(MAKING_ROOM), AT_THE_END])
+def test_a_failed_save_does_not_prevent_closing(
+    name: str, when: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    driver = Driver()
+    driver.load(folders["target"], folders["draft"])
+    check_failed_save(driver, UNSAVED[name], when, tmp_path / "snapshots", driver.close)
+
+
+def check_failed_save(
+    driver: Driver, trouble: Trouble, when: str, snapshots: Path, end: Callable[[], object]
+) -> None:
+    budget = 1 if when == MAKING_ROOM else 10**9
+    question = ask("What is the code of gate 7?", mode=Mode.FULL, document=TEXT[:600])
+    unsaved: list[Event] = []
     with trouble(snapshots):
         driver.engine.send(CachePolicy(BackgroundPolicy.OFF, budget, str(snapshots)))
-        driver.load(folders["target"], folders["draft"])
-        first = driver.answer(ask("What is the code of gate 7?", mode=Mode.FULL))
-        unsaved: list[Event] = []
-        if when == "at once":
+        first = driver.answer(question)
+        if when == AT_ONCE:
             unsaved.append(driver.until(SnapshotFailed))
-        elif when == "to make room":
-            driver.run(ask("What?", name="other"))
+        elif when == MAKING_ROOM:
+            driver.run(replace(question, conversation="other"))
             unsaved += driver.of(SnapshotFailed)
-        again = driver.answer(ask("What is the code of gate 7?", mode=Mode.FULL))
+        again = driver.answer(question)
         assert again.generated_ids == first.generated_ids
         driver.events.clear()
-        driver.close()
+        end()
         unsaved += driver.of(SnapshotFailed)
     assert unsaved
     for event in unsaved:
@@ -304,14 +333,14 @@ def test_a_failed_save_is_only_reported(
 
 
 def test_a_read_only_snapshot_is_used(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     for _ in range(2):
-        driver = opened(folders, policy)
-        driver.answer(ask("What is the code of gate 7?"))
-        restored = driver.of(SnapshotRestored)
-        driver.close()
+        loaded.engine.send(policy)
+        loaded.answer(ask("What is the code of gate 7?"))
+        restored = loaded.of(SnapshotRestored)
+        loaded.fresh()  # which saves it
         error = OSError(errno.EROFS, os.strerror(errno.EROFS))
         monkeypatch.setattr("app.engine.cache.snapshot.os.utime", mock.Mock(side_effect=error))
     assert [event.tokens > 0 for event in restored] == [True]
