@@ -40,6 +40,8 @@ from benchmarks.__main__ import parser
 from benchmarks.harness import Bench, Options, Progress, Result, Row, Run, run
 from benchmarks.token_turn import check_fits, loaded
 
+pytestmark = pytest.mark.benchmarks
+
 
 def measured(bench: Bench, options: Options) -> Result:
     """Run a benchmark, parse its JSON, and check its tables and goals."""

@@ -16,6 +16,8 @@ from benchmarks.relay import LOOPBACK
 from tests.benchmarks.test_benches import measured
 from tests.models.test_across import SHAPE
 
+pytestmark = pytest.mark.benchmarks
+
 
 class FakeRelay:
     def __init__(self) -> None:

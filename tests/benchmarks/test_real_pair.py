@@ -23,6 +23,8 @@ from benchmarks.quality.suites import SUITES, Item, make
 from benchmarks.quality.tokens import Tokens
 from benchmarks.real_pair import Cell, Figures, Log, measure
 
+pytestmark = pytest.mark.benchmarks
+
 Options = Callable[[str], argparse.Namespace]
 
 

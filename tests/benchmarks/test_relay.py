@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.relay import LOOPBACK, Relay
 
+pytestmark = pytest.mark.benchmarks
+
 LIMIT = 20.0
 
 

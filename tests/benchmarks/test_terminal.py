@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.terminal import ENTER, Terminal
 
+pytestmark = pytest.mark.benchmarks
+
 ECHO = """
 import sys, tty
 tty.setraw(0)

@@ -24,6 +24,8 @@ from benchmarks.quality import command as evaluate
 from benchmarks.quality.settings import ScoringSwitch
 from tests.benchmarks.quality.reader import Reader
 
+pytestmark = pytest.mark.benchmarks
+
 
 def run(arguments: list[str]) -> int:
     return main.run(arguments, measure)

@@ -19,6 +19,8 @@ from benchmarks.quality.runner import Runner
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.tokens import FolderTokens
 
+pytestmark = pytest.mark.benchmarks
+
 SWITCH = ScoringSwitch()
 SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 

@@ -43,6 +43,8 @@ from benchmarks.quality.suites import (
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
 
+pytestmark = pytest.mark.benchmarks
+
 TOKENS = FolderTokens(target_path())
 FACTS = facts_of(REAL)
 ASKED_IN_OTHER_WORDS = sorted({*HELD_OUT, *TUNED_ON} - {*passage_suites(*PASSAGE_KINDS)})

@@ -18,6 +18,8 @@ from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import DEFAULT, SUITES
 from tests.benchmarks.quality.test_results import record
 
+pytestmark = pytest.mark.benchmarks
+
 KEEPS = (0.05, 0.2, 1.0)
 
 

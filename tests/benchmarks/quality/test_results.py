@@ -20,6 +20,8 @@ from benchmarks.quality.results import (
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.runner import normalised_entropy
 
+pytestmark = pytest.mark.benchmarks
+
 
 def record(item: str, mode: Mode, right: bool, **more: object) -> Record:
     dense = mode is Mode.FULL

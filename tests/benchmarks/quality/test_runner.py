@@ -25,6 +25,8 @@ from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.tokens import FolderTokens
 from tests.benchmarks.quality.reader import Reader
 
+pytestmark = pytest.mark.benchmarks
+
 TOKENS = FolderTokens(target_path())
 SETTINGS = Settings(("needle-single", "count"), (1024,), (0.2, 1.0), (Scoring.BOTH,), n=4)
 

@@ -20,6 +20,8 @@ from benchmarks.quality.settings import Scoring, ScoringSwitch
 from tests import tiny
 from tests.engine.driver import Driver, question
 
+pytestmark = pytest.mark.benchmarks
+
 CHUNK = 32
 
 

@@ -27,6 +27,8 @@ from benchmarks.quality.suites import (
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
 
+pytestmark = pytest.mark.benchmarks
+
 TOKENS = FolderTokens(target_path())
 NAMES = [name for name in SUITES if name not in NEED_FILES]
 ANY_LENGTH = "json array of 80"
