@@ -17,8 +17,6 @@ from app.ui.palette import PaletteScreen
 from app.ui.settings.form import SettingRow
 from tests.fakes import FakeEngine
 from tests.ui.helpers import (
-    SMALL,
-    app_with,
     ask,
     kept_app,
     paste,
@@ -50,9 +48,21 @@ def test_the_compose_box_has_no_use_for_ctrl_p() -> None:
 
 
 async def test_an_entry_does_what_its_key_does() -> None:
+    """And in the chat every slash command is listed."""
     engine = FakeEngine()
     async with started(engine) as pilot:
+        every = commands(pilot.app.chat.command_owners())
         await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
+        listed = pilot.app.screen.query_one(CommandList)
+        await until(pilot, lambda: listed.option_count > len(every))
+        shown = "\n".join(str(option.prompt) for option in listed.options)
+        for each in every:
+            assert each.label in shown
+        # What is pasted is shown and has no effect.
+        await paste(pilot, "no\x1b[2J\r\nsuch [b]thing")
+        await until_shown(pilot, "no␛[2J such [b]thing", "No matches found")
+        await pilot.press("ctrl+u")
         await until_shown(pilot, "Search for commands", "Read the next message in full", "^T", "F3")
         await pilot.press("escape")
         await until_gone(pilot, "Search for commands")
@@ -61,20 +71,6 @@ async def test_an_entry_does_what_its_key_does() -> None:
         await until_shown(pilot, "next: FULL")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.FULL
-
-
-async def test_in_the_chat_it_lists_every_slash_command() -> None:
-    app = app_with(FakeEngine())
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        every = commands(app.chat.command_owners())
-        await pilot.press("ctrl+p")
-        await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
-        listed = pilot.app.screen.query_one(CommandList)
-        await until(pilot, lambda: listed.option_count > len(every))
-        shown = "\n".join(str(option.prompt) for option in listed.options)
-        for each in every:
-            assert each.label in shown
 
 
 async def test_themes_and_settings_are_set_from_it() -> None:
@@ -108,19 +104,7 @@ async def test_conversations_are_opened_by_their_titles(tmp_path: Path) -> None:
         await pilot.press("enter")
         await until_shown(pilot, "What of The?")
         assert app.chat.open_chats.shown.id == 1
-
-
-async def test_pasted_control_characters_are_shown_and_have_no_effect() -> None:
-    async with started() as pilot:
-        await pilot.press("ctrl+p")
-        await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
-        await paste(pilot, "no\x1b[2J\r\nsuch [b]thing")
-        await until_shown(pilot, "no␛[2J such [b]thing", "No matches found")
-
-
-async def test_it_opens_on_other_screens(tmp_path: Path) -> None:
-    async with kept_app(tmp_path) as (pilot, app):
-        await until_shown(pilot, "ready")
+        # It opens on other screens, too.
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(app.screen, ConversationsScreen))
         await find(pilot, "new conversation", "New")

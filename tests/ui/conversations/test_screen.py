@@ -72,29 +72,27 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         await until(pilot, lambda: app.chat.composer.box.text == "Lease contract")
 
 
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [
-        ("lgtri", ["Log triage"]),
-        ("repairs", ["Lease contract"]),
-        ("timed ou", ["Log triage"]),
-        ("nowhere", []),
-    ],
+FOUND = (
+    ("lgtri", ["Log triage"]),
+    ("repairs", ["Lease contract"]),
+    ("timed ou", ["Log triage"]),
+    ("nowhere", []),
 )
-async def test_typing_finds_titles_and_messages(
-    tmp_path: Path, typed: str, found: list[str]
-) -> None:
+
+
+async def test_typing_finds_titles_and_messages(tmp_path: Path) -> None:
     three(tmp_path)
     async with kept_app(tmp_path) as (pilot, _):
         await opened_list(pilot)
-        await pilot.press(*typed.replace(" ", "_").replace("_", " "))
-        await until_shown(pilot, f"{len(found)} of 3 conversations")
-        titles = ["Repo tour", "Log triage", "Lease contract"]
-        assert lines(pilot, *titles) == found
-        if typed == "repairs":
-            await until_shown(pilot, "Answer: The tenant pays for all repairs.")
-        await pilot.press("escape")
-        await until_shown(pilot, "Conversations  3 conversations")
+        for typed, found in FOUND:
+            await pilot.press(*typed)
+            await until_shown(pilot, f"{len(found)} of 3 conversations")
+            titles = ["Repo tour", "Log triage", "Lease contract"]
+            assert lines(pilot, *titles) == found
+            if typed == "repairs":
+                await until_shown(pilot, "Answer: The tenant pays for all repairs.")
+            await pilot.press("escape")
+            await until_shown(pilot, "Conversations  3 conversations")
         await pilot.press("escape")
         await until_shown(pilot, "next: AUTO")
 
@@ -150,6 +148,23 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         engine.finish()
         await until_shown(pilot, "■ stopped · the text is kept")
         assert app.chat.open_chats.answering is None
+        # Deleting the one that is answered stops it and leaves it.
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "Fresh question?")
+        await ask(pilot, engine, "Another question?")
+        engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "◆ answering")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "to the trash", "4 conversations")
+        await until(pilot, lambda: engine.cancelled == [1, 2])
+        engine.finish()
+        await pilot.press("escape")
+        await until_shown(pilot, "next: AUTO")
+        assert "Another question?" not in screen_text(pilot)
+        assert app.chat.open_chats.shown.id is None
+    with Store(tmp_path) as store:
+        assert store.branch(5)[1].text == ANSWER[:5]
 
 
 async def test_drafts_stay_with_their_conversations(tmp_path: Path) -> None:
@@ -198,28 +213,25 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
         assert [each.id for each in store.conversations(trashed=True)] == [2]
 
 
-async def test_deleting_the_one_that_is_answered_stops_it_and_leaves_it(tmp_path: Path) -> None:
-    engine = FakeEngine(stepping=True)
-    async with kept_app(tmp_path, engine) as (pilot, app):
-        await ask(pilot, engine, "Fresh question?")
-        engine.advance_to(lambda event: isinstance(event, Token))
-        await pilot.press("ctrl+o")
-        await until_shown(pilot, "◆ answering")
-        await pilot.press("ctrl+d")
-        await until_shown(pilot, "to the trash", "0 conversations")
-        await until(pilot, lambda: engine.cancelled)
-        engine.finish()
-        await pilot.press("escape")
+async def test_rename_pin_duplicate_and_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "repo-tour.md").write_text("mine")
+    async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
+        await opened_list(pilot)
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "Export to file (.md, .html or .json): repo-tour-2.md")
+        await pilot.press("enter")
+        await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
+        for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):
+            await pilot.press("ctrl+e", "ctrl+u", *name, "enter")
+            await until_shown(pilot, said)
+        await pilot.press("ctrl+e", "ctrl+u", *"no/where.md", "enter")
+        await until_shown(pilot, "cannot be written (No such file or directory)")
+        await pilot.press("escape", "escape")
         await until_shown(pilot, "next: AUTO")
-        assert "Fresh question?" not in screen_text(pilot)
-        assert app.chat.open_chats.shown.id is None
-    with Store(tmp_path) as store:
-        assert store.branch(1)[1].text == ANSWER[:5]
-
-
-async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
-    three(tmp_path)
-    async with kept_app(tmp_path) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("down", "down", "ctrl+t")
         await until_shown(pilot, "★ Lease contract")
@@ -234,9 +246,12 @@ async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
         await until_shown(pilot, "A title cannot be empty.")
         await pilot.press("enter")
         await until_shown(pilot, "specchat  Flat (copy)", "all repairs")
-    with Store(tmp_path) as store:
+    with Store(tmp_path / "data") as store:
         titles = [each.title for each in store.conversations()]
         assert titles == ["Flat", "Flat (copy)", "Repo tour", "Log triage"]
+    assert "## You" in (tmp_path / "repo-tour-2.md").read_text()
+    assert json.loads((tmp_path / "x.json").read_text())["title"] == "Repo tour"
+    assert (tmp_path / "repo-tour.md").read_text() == "mine"
 
 
 async def test_a_rename_is_stored_if_the_list_is_left_right_away(tmp_path: Path) -> None:
@@ -259,40 +274,7 @@ async def test_a_rename_is_stored_if_the_list_is_left_right_away(tmp_path: Path)
         assert {each.title for each in store.conversations()} == {"Flat", "Repo tour", "Log triage"}
 
 
-async def test_export_shows_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    three(tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "repo-tour.md").write_text("mine")
-    async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
-        await opened_list(pilot)
-        await pilot.press("ctrl+e")
-        await until_shown(pilot, "Export to file (.md, .html or .json): repo-tour-2.md")
-        await pilot.press("enter")
-        await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
-        for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):
-            await pilot.press("ctrl+e", "ctrl+u", *name, "enter")
-            await until_shown(pilot, said)
-        await pilot.press("ctrl+e", "ctrl+u", *"no/where.md", "enter")
-        await until_shown(pilot, "cannot be written (No such file or directory)")
-    assert "## You" in (tmp_path / "repo-tour-2.md").read_text()
-    assert json.loads((tmp_path / "x.json").read_text())["title"] == "Repo tour"
-    assert (tmp_path / "repo-tour.md").read_text() == "mine"
-
-
-async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        answer = "needle\nthread \x1b]0;x\x07 [bold]b[/]"
-        answered(store, "[@click=app.quit]evil[/]\x1b[31m\u202e", answer)
-    async with kept_app(tmp_path) as (pilot, _):
-        await pilot.press("ctrl+o")
-        await until_shown(pilot, "[@click=app.quit]evil[/]␛[31m⟨RLO⟩")
-        await pilot.press(*"needle", "space", *"thread")
-        await until_shown(pilot, "Answer: needle thread ␛]0;x␇ [bold]b[/]")
-        await pilot.press("ctrl+u")
-        await paste(pilot, "a\x1b[2J\nb")
-        await until_shown(pilot, "a␛[2J b")
-
-
+@pytest.mark.slow
 async def test_a_second_window_saves_changes_but_no_questions(tmp_path: Path) -> None:
     three(tmp_path)
     with Store(tmp_path):
@@ -313,16 +295,27 @@ async def test_a_second_window_saves_changes_but_no_questions(tmp_path: Path) ->
             await until_shown(pilot, "More?")
 
 
-async def test_typing_selects_the_best_match(tmp_path: Path) -> None:
-    """Not the one that was chosen before, though it is found too."""
+async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
+    """And typing selects the best match: not the one that was chosen before, though it is found,
+    too."""
     with Store(tmp_path) as store:
+        answer = "needle\nthread \x1b]0;x\x07 [bold]b[/]"
+        answered(store, "[@click=app.quit]evil[/]\x1b[31m\u202e", answer)
         answered(store, "case31x", "One.")
         answered(store, "case30x alert(1) x", "Another.")
     async with kept_app(tmp_path) as (pilot, app):
         await pilot.press("ctrl+o")
-        await until_shown(pilot, "Conversations  2 conversations")
+        await until_shown(pilot, "Conversations  3 conversations")
+        await until_shown(pilot, "[@click=app.quit]evil[/]␛[31m⟨RLO⟩")
+        await pilot.press(*"needle", "space", *"thread")
+        await until_shown(pilot, "Answer: needle thread ␛]0;x␇ [bold]b[/]")
+        await pilot.press("ctrl+u")
+        await paste(pilot, "a\x1b[2J\nb")
+        await until_shown(pilot, "a␛[2J b")
+        await pilot.press("ctrl+u")
+        await until_shown(pilot, "Conversations  3 conversations")
         await pilot.press(*"case31x")
-        await until_shown(pilot, "2 of 2", "You: case31x")
+        await until_shown(pilot, "2 of 3", "You: case31x")
         await pilot.press("enter")
         await until(pilot, lambda: app.chat.open_chats.shown.title == "case31x")
 
@@ -350,9 +343,25 @@ async def open_list(pilot: Pilot[None]) -> None:
 
 
 async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: Path) -> None:
-    attached(tmp_path, roof="filler\n" * 500 + "The zinc gutter leaks.\n", walls="Of brick.")
+    roof = "filler\n" * 500 + "The zinc gutter leaks.\n"
+    attached(tmp_path, roof=roof, walls="Of brick.", log="Nothing but a log.")
     async with kept_app(tmp_path) as (pilot, app):
         await open_list(pilot)
+        # Messages come before documents.
+        await pilot.press(*"nothing")
+        await until_shown(pilot, "2 of 3 conversations · 1 document")
+        assert lines(pilot, "▤ log", "Before", "After") in (
+            ["Before", "After", "▤ log"],
+            ["After", "Before", "▤ log"],
+        )
+        # A document is not deleted or renamed.
+        await pilot.press("ctrl+u", *"gutter")
+        await until_shown(pilot, "▤ roof")
+        for key in ("ctrl+d", "ctrl+r", "ctrl+t"):
+            await pilot.press(key)
+            await until_shown(pilot, "This is a document. Enter opens its conversation.")
+        await pilot.press("escape")
+        await until_shown(pilot, "Conversations  3 conversations")
         await pilot.press(*"zinc gut")
         await until_shown(
             pilot,
@@ -368,31 +377,7 @@ async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: 
         await until_shown(pilot, "Where is it?", "Somewhere.")
 
 
-async def test_messages_come_before_documents(tmp_path: Path) -> None:
-    attached(tmp_path, log="Nothing but a log.")
-    async with kept_app(tmp_path) as (pilot, _):
-        await open_list(pilot)
-        await pilot.press(*"nothing")
-        await until_shown(pilot, "2 of 3 conversations · 1 document")
-        assert lines(pilot, "▤ log", "Before", "After") in (
-            ["Before", "After", "▤ log"],
-            ["After", "Before", "▤ log"],
-        )
-
-
-async def test_a_document_in_the_list_is_not_deleted_or_renamed(tmp_path: Path) -> None:
-    attached(tmp_path, roof="The zinc gutter leaks.")
-    async with kept_app(tmp_path) as (pilot, _):
-        await open_list(pilot)
-        await pilot.press(*"gutter")
-        await until_shown(pilot, "▤ roof")
-        for key in ("ctrl+d", "ctrl+r", "ctrl+t"):
-            await pilot.press(key)
-            await until_shown(pilot, "This is a document. Enter opens its conversation.")
-        await pilot.press("escape")
-        await until_shown(pilot, "Conversations  3 conversations")
-
-
+@pytest.mark.slow
 async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
     attached(tmp_path, **{"na\x1b[2Jme": "a \x1b]0;title\x07 needle \x9b31m\u202e[b]x[/b]"})
     async with kept_app(tmp_path, size=(120, 24)) as (pilot, _):

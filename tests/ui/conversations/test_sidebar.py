@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from app.store.store import Store
 from app.ui.conversations.list_rows import Sidebar, distinct_labels, sidebar_line
 from tests.fakes import FakeEngine
 from tests.store.samples import answered
+from tests.tables import table
 from tests.ui.helpers import ask, kept_app, screen_text, until, until_gone, until_shown
 
 WIDE = (120, 30)
@@ -43,8 +45,16 @@ async def test_conversations_stand_beside_a_wide_chat_and_open_by_a_click(tmp_pa
         await until(pilot, lambda: lines(pilot)[1] == "▸ First?")
         assert app.chat.open_chats.shown.title == "First?"
         assert app.focused is app.chat.composer.box
+        # They need a hundred columns.
+        side = app.chat.query_one(Sidebar)
+        await pilot.resize_terminal(99, 30)
+        await until(pilot, lambda: not side.display)
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: side.display and lines(pilot)[1] == "▸ First?")
+        await until_shown(pilot, "Conversations  ^O")
 
 
+@pytest.mark.slow
 async def test_a_title_is_cut_to_the_width_again_when_the_terminal_gets_narrower(
     tmp_path: Path,
 ) -> None:
@@ -58,6 +68,7 @@ async def test_a_title_is_cut_to_the_width_again_when_the_terminal_gets_narrower
         assert listed.virtual_size.height == 1
 
 
+@pytest.mark.slow
 async def test_they_need_a_hundred_columns(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "First?")
@@ -75,9 +86,8 @@ def conversation(title: str, pinned: bool = False) -> ConversationRecord:
     return ConversationRecord(1, title, pinned, now, now, None, None)
 
 
-@pytest.mark.parametrize("width", [10, 22, 40])
-@pytest.mark.parametrize("busy", [False, True])
-async def test_a_line_fits_and_is_harmless(width: int, busy: bool) -> None:
+@table("width, busy", itertools.product([10, 22, 40], [False, True]))
+def test_a_line_fits_and_is_harmless(width: int, busy: bool) -> None:
     for title in ("", "short", "long " * 50, "\x1b[31m\nred", "\u202eabc", "漢字" * 40):
         for label in ("", "12:41"):
             line = sidebar_line(conversation(title), width, busy, current=False, label=label)
@@ -85,7 +95,7 @@ async def test_a_line_fits_and_is_harmless(width: int, busy: bool) -> None:
             assert line.plain.isprintable()
 
 
-async def test_the_mark_says_shown_or_pinned() -> None:
+def test_the_mark_says_shown_or_pinned() -> None:
     assert sidebar_line(conversation("a", pinned=True), 20, False, current=False).plain == "★ a"
     assert sidebar_line(conversation("a", pinned=True), 20, False, current=True).plain == "▸ a"
 
@@ -109,7 +119,7 @@ async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path:
             await until_gone(pilot, "#3" if size != WIDE else "Type to find")
 
 
-async def test_labels_of_equal_titles_are_as_short_as_possible() -> None:
+def test_labels_of_equal_titles_are_as_short_as_possible() -> None:
     now = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
 
     def at(id: int, *time: int) -> tuple[str, ConversationRecord]:
