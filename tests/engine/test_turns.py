@@ -57,7 +57,8 @@ from tests.engine.oracle import (
     recorded_asides,
 )
 from tests.engine.spread import spread_over
-from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, VOCABULARY, build
+from tests.tables import slow, table
+from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, VOCABULARY, architectures, build
 
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
@@ -213,7 +214,7 @@ def expected_after_recall(name: str, model: Any) -> mx.array:
     return one_by_one(model, second.ids, Read(np.flatnonzero(turn < 9)))[-1]
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -226,12 +227,19 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"), [*((name, "cpu") for name in ORACLE), ("llama", "gpu"), ("gpt_oss", "gpu")]
-)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
-    name: str, backend: str, models: dict[str, Any]
+    name: str, models: dict[str, Any]
 ) -> None:
+    check_recall(name, "cpu", models)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+def test_newly_needed_chunks_are_recalled_as_on_a_gpu(name: str, models: dict[str, Any]) -> None:
+    check_recall(name, "gpu", models)
+
+
+def check_recall(name: str, backend: str, models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models[name], BACKENDS[backend])
     chat.read(first, FIRST)
@@ -241,7 +249,7 @@ def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -263,7 +271,7 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     assert difference(logits, expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("place", [0.25, 0.5, 0.75, 0.9])
+@pytest.mark.parametrize("place", [0.25, slow(0.5), slow(0.75), 0.9])
 def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
     """With recurrent layers. A fifth of a document of 1,600 tokens was read."""
     first, answer, second = conversation((4, 1604))
@@ -334,7 +342,7 @@ def states(prefix: PrefixCache) -> list[mx.array]:
     return [state for layer in layers for state in layer.cache]
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 @pytest.mark.parametrize("end", ["done", "between steps", "within a step", "failed"])
 def test_recurrent_layers_return_to_their_states_however_reading_aside_ends(
     name: str,
@@ -378,7 +386,7 @@ def test_recurrent_layers_return_to_their_states_however_reading_aside_ends(
         assert chat.is_exact(chat.read(chat.second, (1, 10)), 1, 10, 15)
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", architectures(*RECURRENT))
 def test_an_edited_question_keeps_the_chunks_that_were_read_aside_before_it(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
@@ -390,7 +398,7 @@ def test_an_edited_question_keeps_the_chunks_that_were_read_aside_before_it(
     assert chat.reader.recalled_tokens == 0
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_recall_after_reading_aside_drops_what_follows_it(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
@@ -402,7 +410,7 @@ def test_recall_after_reading_aside_drops_what_follows_it(
     assert chat.target.cached[positions_of(1, 10)].all()
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_going_back_keeps_what_was_read_aside_before_the_checkpoint(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
@@ -418,7 +426,7 @@ def test_going_back_keeps_what_was_read_aside_before_the_checkpoint(
     assert chat.reader.recalled_tokens == 0
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_another_conversation_starts_from_rows_that_were_read_aside(
     name: str, models: dict[str, Any], asides: Asides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,7 +442,7 @@ def test_another_conversation_starts_from_rows_that_were_read_aside(
     assert other.reader.reused_tokens == DOCUMENT[0] + 6 * CHUNK
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_full_after_reading_aside_equals_one_dense_pass(
     name: str, models: dict[str, Any], asides: Asides
 ) -> None:
@@ -448,7 +456,7 @@ def test_full_after_reading_aside_equals_one_dense_pass(
     assert chat.is_exact(logits)
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_a_snapshot_after_reading_aside_continues_like_the_cache_in_memory(
     name: str, models: dict[str, Any], asides: Asides, tmp_path: Path
 ) -> None:
@@ -476,7 +484,7 @@ def test_a_model_without_attention_reads_nothing_aside() -> None:
     assert not target.can_insert_at(0, aside=True)
 
 
-@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize("name", architectures(*HYBRID))
 def test_another_question_about_the_same_document_starts_after_it(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -511,7 +519,7 @@ def followed_up(prompt: Prompt, answer: NDArray[np.int32]) -> Prompt:
     return Prompt(ids, (*before, *added), {})
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_reading_from_scratch_is_chosen_if_it_is_faster_than_recall(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -540,7 +548,7 @@ def test_reading_from_scratch_is_also_reported_with_automatic_keep(
     assert codes == [ReasonCode.KEEP_CHOSEN, ReasonCode.RE_READ]
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_a_repeated_question_recalls_no_more_than_keep(name: str, models: dict[str, Any]) -> None:
     first, _, _ = conversation()
     chat = Chat(models[name])
@@ -552,7 +560,7 @@ def test_a_repeated_question_recalls_no_more_than_keep(name: str, models: dict[s
     assert difference(again, logits) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_a_question_repeated_at_a_higher_keep_sees_the_recalled_tokens(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -564,7 +572,7 @@ def test_a_question_repeated_at_a_higher_keep_sees_the_recalled_tokens(
     assert difference(again, fresh.read(first, FIRST)) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models[name])
@@ -576,7 +584,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
     assert chat.conversation.target.dense_prefix_len == len(second.ids)
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", architectures(*PURE))
 def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,7 +604,7 @@ def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
     assert difference(logits, expected_after_recall(name, models[name])) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 def test_another_second_question_keeps_the_common_prefix(name: str, models: dict[str, Any]) -> None:
     """After an edit, the previous turn stays cached."""
     first, answer, second = conversation()
@@ -622,7 +630,7 @@ def test_a_stock_cache_is_replaced_by_a_positioned_one(models: dict[str, Any]) -
     assert chat.reader.reused_tokens == 0
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", architectures(*ORACLE))
 @pytest.mark.parametrize("needed", [None, FIRST], ids=["dense", "sparse"])
 def test_a_snapshot_continues_like_the_cache_in_memory(
     name: str, needed: tuple[int, ...] | None, models: dict[str, Any], tmp_path: Path
@@ -644,8 +652,8 @@ def test_a_snapshot_continues_like_the_cache_in_memory(
     assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("recalled", "read", "length", "after"),
+@table(
+    "recalled, read, length, after",
     [
         ([2, 3], [4, 5, 6, 7], 3, [4, 5, 6]),
         ([2, 3], [5, 6], 3, []),
