@@ -23,7 +23,7 @@ from app.protocol.events import Finished, Loaded, Token
 from app.protocol.options import BackgroundPolicy
 from app.protocol.prompt import Message, Role
 from app.settings.definitions import Settings
-from tests.engine.conftest import folders as folders
+from tests import tiny
 from tests.serve.running import LONG_TEXT, until
 
 KEY = "specchat-key"
@@ -103,9 +103,9 @@ def test_programs_and_the_app_ask_one_pair(port: int, tmp_path: Path) -> None:
         server.switch()
     app.load(resolve_pair())
     assert server.switch().startswith(f"Server started at http://127.0.0.1:{port}/v1.")
-    first = post(port, "What is the code of gate 7?", LONG_TEXT)
+    first = post(port, "What is the code of gate 7?")
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    again = post(port, "And that of gate 9?", LONG_TEXT)
+    again = post(port, "And that of gate 9?")
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 1000
     app.engine.ask(Ask((Message(Role.USER, "Who?"),), conversation="mine"), app.events.put)
     app.until(Finished)
@@ -158,12 +158,11 @@ def test_it_ends_and_starts_again_while_a_request_runs(app: App, port: int) -> N
     server.stop()
 
 
-def test_another_pair_answers_once_it_is_loaded(
-    app: App, port: int, folders: dict[str, Path]
-) -> None:
+def test_another_pair_answers_once_it_is_loaded(app: App, port: int, tmp_path: Path) -> None:
     server = InnerServer(app.engine, Settings)
     server.switch()
     post(port, "What is the code of gate 7?")
-    app.load(Load(str(folders["target"]), str(folders["draft"])))
-    assert post(port, "Who?", "")["model"] == folders["target"].name
+    folders = [tiny.save(tmp_path / name, "qwen3", seed) for seed, name in enumerate(("a", "b"))]
+    app.load(Load(*map(str, folders)))
+    assert post(port, "Who?", "")["model"] == "a"
     server.stop()

@@ -23,7 +23,7 @@ from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 from tests import tiny
 from tests.models.gguf.making import NAMES, VOCABULARY, write_gguf
-from tests.tables import table
+from tests.tables import slow, table
 
 IDS = mx.array([[5, 17, 200, 31, 64, 90, 3, 7, 111, 45, 22, 250]])
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
@@ -131,7 +131,7 @@ def test_factors_of_another_kind_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- quantised weights
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", slow("Q4_1"), slow("Q5_0"), "Q5_1", slow("Q8_0")])
 def test_quantised_weights_stay_as_they_are(kind: str, tmp_path: Path, cache: ModelCache) -> None:
     """Each number of a matrix is what ggml makes of it, to the last bit."""
     weights = write_gguf(tmp_path / "tiny.gguf", "llama", kind=kind, **WIDE)
