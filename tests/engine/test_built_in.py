@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import Any
@@ -14,17 +16,17 @@ import pytest
 from mlx import nn
 
 from app.chat.model_pairs import resolve_pair
-from app.engine.model import encoder_tokenizer
+from app.engine.model import encoder_tokenizer, text_encoder
 from app.engine.model.embeddings import (
     COMMON_DIRECTIONS,
     EmbeddingSpace,
     NoEmbeddings,
     widest_directions,
 )
+from app.engine.model.loader import ModelPair
 from app.engine.model.text_encoder import (
     BATCH,
     STRIDE,
-    TextEncoder,
     built_in_encoder,
     english_encoder,
     is_english,
@@ -41,7 +43,7 @@ from app.engine.scorers.built_in import (
 )
 from app.engine.scorers.selection import chunk_bounds, select
 from app.models.embedded import BUILT_IN, target_path
-from app.protocol.commands import Load
+from app.protocol.commands import Ask, Load
 from app.protocol.events import ImportanceMap, Loaded, PhaseProgress, Selected
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, Message, Role
@@ -49,6 +51,7 @@ from app.protocol.stats import Phase, Reading
 from app.util.assets import assets_path
 from tests import tiny
 from tests.engine.driver import Driver, question
+from tests.tables import table
 
 LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
 SIMILAR = (
@@ -74,8 +77,17 @@ TRANSLATED = (
 UNKNOWN_SCRIPT = "ገንዘቤን እንዴት መመለስ እችላለሁ"
 
 
+ENCODERS = (english_encoder, multilingual_encoder)
+
+
 def nothing(done: int, total: int) -> None:
     """Does not cancel."""
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModelPair:
+    """The demo target alone."""
+    return load_pair(Load(str(target_path())))
 
 
 def test_texts_with_the_same_meaning_are_close() -> None:
@@ -94,7 +106,7 @@ def test_an_answer_in_another_language_is_close_to_its_question() -> None:
 
 
 def test_pieces_cover_a_text_without_overlap() -> None:
-    encoder, steps = TextEncoder(assets_path() / "encoders" / "english"), list[tuple[int, int]]()
+    encoder, steps = english_encoder(), list[tuple[int, int]]()
     text = "One two three four. " * 400
     (pieces,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
     assert pieces.vectors.shape[0] == len(pieces.borders) - 1 == 5 * 400 // STRIDE + 1
@@ -115,21 +127,27 @@ LETTERS = (
 """Characters of all kinds that the tokenizer treats differently."""
 
 
-@pytest.mark.parametrize("encoder", [english_encoder(), multilingual_encoder()])
-@pytest.mark.parametrize("part", [1, 5, 40])
+@pytest.mark.parametrize("encoder", ENCODERS)
 def test_tokenising_in_parts_gives_the_same_tokens(
-    part: int, encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+    encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    random = Random(part)
+    random, encoder = Random(5), encoder()
     texts = ["".join(random.choices(LETTERS, k=length)) for length in (1, 7, 90, 400, 400, 900)]
     texts += ["".join(map(chr, range(0x250))) + "x" * 300, "e\u0301 \u0301e " * 40]
+
+    def tokens(weights: Any, shape: Any, ids: mx.array, mask: mx.array) -> mx.array:
+        return mx.where(mask, ids, -1)
+
+    monkeypatch.setattr(text_encoder, "encode", tokens)  # instead of vectors
     shares = [encoder.known_share(text) for text in texts]
-    whole = encoder.encode_texts(texts, nothing, remember=False)
-    monkeypatch.setattr(encoder_tokenizer, "PART", part)
-    assert [encoder.known_share(text) for text in texts] == shares
-    for one, other in zip(encoder.encode_texts(texts, nothing, remember=False), whole, strict=True):
-        assert np.array_equal(one.borders, other.borders)
-        assert np.array_equal(one.vectors, other.vectors)
+    whole = [encoder.encode_texts([text], nothing, remember=False)[0] for text in texts]
+    for part in (1, 5, 40):
+        monkeypatch.setattr(encoder_tokenizer, "PART", part)
+        assert [encoder.known_share(text) for text in texts] == shares
+        for text, expected in zip(texts, whole, strict=True):
+            (found,) = encoder.encode_texts([text], nothing, remember=False)
+            assert np.array_equal(found.borders, expected.borders)
+            assert np.array_equal(found.vectors, expected.vectors)
 
 
 def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
@@ -153,16 +171,15 @@ def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
     assert longest < took / 2
 
 
-@pytest.mark.parametrize("name", ["english", "multilingual"])
-@pytest.mark.parametrize("text", ["", " ", "x", "字", "🙂" * 300, "a" * 5000])
-def test_any_text_can_be_encoded(text: str, name: str) -> None:
-    (pieces,) = TextEncoder(assets_path() / "encoders" / name).encode_texts([text], nothing)
+@table("encoder, text", product(ENCODERS, ["", " ", "x", "字", "🙂" * 300, "a" * 5000]))
+def test_any_text_can_be_encoded(encoder: Any, text: str) -> None:
+    (pieces,) = encoder().encode_texts([text], nothing, remember=False)
     assert len(pieces.borders) == len(pieces.vectors) + 1
     assert np.isfinite(pieces.vectors).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "english", "multilingual"),
+@table(
+    "text, english, multilingual",
     [
         ("How long does a first-time offender have to put things right?", True, True),
         ("Wie lange hat man Zeit, einen Verstoß zu beheben?", False, True),
@@ -180,8 +197,8 @@ def test_known_share_is_high_in_an_encoders_languages_and_low_in_others(
         assert share >= 0.9 if knows else share <= 0.5
 
 
-@pytest.mark.parametrize(
-    ("question", "texts", "english"),
+@table(
+    "question, texts, english",
     [
         ("Who pays?", [], True),
         ("Who pays for a delay?", [LICENCE, LICENCE], True),
@@ -201,8 +218,8 @@ def test_the_weight_of_meaning_follows_the_known_words() -> None:
     assert [trust(share) for share in (0, 0.5, 0.7, 0.9, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("question", "trusted"),
+@table(
+    "question, trusted",
     [
         ("What may I do with modified versions?", 1.0),
         ("Who bred these curious greyhounds?", 1.0),
@@ -221,8 +238,8 @@ def test_words_count_little_if_the_documents_have_few_of_them(
 
 
 @pytest.mark.slow
-def test_the_search_for_a_long_message_can_be_cancelled() -> None:
-    pair = load_pair(Load(str(target_path())))
+def test_the_search_for_a_long_message_can_be_cancelled(demo: ModelPair) -> None:
+    pair = demo
     text = "The ships in the harbour are old. " * 1000
     prompt = pair.prompts.build((Message(Role.USER, text, (Document("l", LICENCE[:3000]),)),))
     encoder = english_encoder()
@@ -242,8 +259,8 @@ def test_the_search_for_a_long_message_can_be_cancelled() -> None:
             built_in_scores(pair.target, encoder, prompt, text, 32, check)
 
 
-def test_in_unknown_languages_only_words_count() -> None:
-    pair = load_pair(Load(str(target_path())))
+def test_in_unknown_languages_only_words_count(demo: ModelPair) -> None:
+    pair = demo
     document = Document("l", LICENCE[:3000])
     for text, same in ((UNKNOWN_SCRIPT, True), ("What may I do with my own changes?", False)):
         prompt = pair.prompts.build((Message(Role.USER, text, (document,)),))
@@ -258,22 +275,37 @@ def test_in_unknown_languages_only_words_count() -> None:
         assert (found >= 0).all()
 
 
-@pytest.mark.parametrize("foreign", [False, True])
-def test_an_empty_answer_has_finite_scores(foreign: bool) -> None:
-    load = replace(resolve_pair(), foreign_draft=True) if foreign else Load(str(target_path()))
-    driver = Driver(64)
-    try:
-        driver.engine.send(load)
-        driver.until(Loaded)
-        messages: tuple[Message, ...] = (
-            Message(Role.USER, "Is there any guarantee?", (Document("gpl", LICENCE[:6000]),)),
-            Message(Role.ASSISTANT, "", token_ids=(5, 6)),
-            Message(Role.USER, "Who may copy it?"),
-        )
-        ask = replace(question(Mode.SPARSE, 0.2, tokens=2), messages=messages)
-        statistics = driver.answer(ask).statistics
-    finally:
-        driver.close()
+AFTER_AN_EMPTY_ANSWER = (
+    Message(Role.USER, "Is there any guarantee?", (Document("gpl", LICENCE[:3000]),)),
+    Message(Role.ASSISTANT, "", token_ids=(5, 6)),
+    Message(Role.USER, "Who may copy it?"),
+)
+
+
+def test_without_a_draft_the_built_in_scorer_reads_the_text(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    """And the answer before, even if it is empty."""
+    loaded = driver.load(folders["target"])
+    assert (loaded.draft, loaded.dense_only) == (None, None)
+    for messages in (question().messages, AFTER_AN_EMPTY_ANSWER):
+        check_built_in(driver, replace(question(tokens=2), messages=messages))
+
+
+def check_built_in(driver: Driver, ask: Ask) -> None:
+    finished = driver.answer(ask)
+    assert finished.statistics.fallback is None
+    assert finished.statistics.reading is Reading.SPARSE
+    assert driver.of(ImportanceMap)
+    progress = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
+    assert progress[-1].done == progress[-1].total == finished.statistics.prompt_tokens
+
+
+def test_a_foreign_draft_scores_an_empty_answer(driver: Driver) -> None:
+    driver.engine.send(replace(resolve_pair(), foreign_draft=True))
+    driver.until(Loaded)
+    ask = replace(question(Mode.SPARSE, 0.2, tokens=2), messages=AFTER_AN_EMPTY_ANSWER)
+    statistics = driver.answer(ask).statistics
     assert statistics.fallback is None
     assert statistics.reading is Reading.SPARSE
 
@@ -293,37 +325,26 @@ ASKED = {
 }
 
 
-def test_a_target_without_a_draft_reads_sparsely() -> None:
+@pytest.mark.benchmarks
+def test_without_a_draft_most_answers_are_among_what_is_read(driver: Driver) -> None:
     """The demo target has only 4 million parameters."""
-    driver, found = Driver(64), 0
-    try:
-        driver.engine.send(Load(str(target_path())))
-        loaded = driver.until(Loaded)
-        assert (loaded.draft, loaded.dense_only) == (None, None)
-        for text, passage in ASKED.items():
-            message = Message(Role.USER, text, (Document("gpl", LICENCE),))
-            ask = question(Mode.SPARSE, 0.2, tokens=2)
-            driver.events.clear()
-            finished = driver.answer(replace(ask, messages=(message,)))
-            assert finished.statistics.fallback is None
-            assert finished.statistics.reading is Reading.SPARSE
-            assert driver.of(ImportanceMap)
-            progress = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
-            assert progress[-1].done == progress[-1].total == finished.statistics.prompt_tokens
-            at = LICENCE.index(passage)
-            texts = driver.of(Selected)[-1].texts
-            found += any(t.start <= at and at + len(passage) <= t.end for t in texts)
-    finally:
-        driver.close()
+    driver.engine.send(Load(str(target_path())))
+    driver.until(Loaded)
+    found = 0
+    for text, passage in ASKED.items():
+        message = Message(Role.USER, text, (Document("gpl", LICENCE),))
+        check_built_in(driver, replace(question(Mode.SPARSE, 0.2, tokens=2), messages=(message,)))
+        at = LICENCE.index(passage)
+        texts = driver.of(Selected)[-1].texts
+        found += any(t.start <= at and at + len(passage) <= t.end for t in texts)
     assert found >= 2
 
 
-def test_of_two_questions_each_finds_its_own_passage() -> None:
+def test_of_two_questions_each_finds_its_own_passage(demo: ModelPair) -> None:
     questions = [question for question, _ in SIMILAR]
     between = "\n\n" + "The weather was mild and nothing else happened that day. " * 14 + "\n\n"
     document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
-    pair = load_pair(Load(str(target_path())))
-    found = []
+    pair, found = demo, []
     for one, other in ((0, 7), (2, 5), (3, 6)):
         asked = f"{questions[one]} {questions[other]}"
         prompt = pair.prompts.build((Message(Role.USER, asked, (document,)),))
@@ -348,7 +369,7 @@ def test_of_two_questions_each_finds_its_own_passage() -> None:
     ids=["refers to the answer", "changes the subject"],
 )
 def test_a_follow_up_question_is_looked_for_with_the_answer_before_it(
-    question: str, passage: str
+    question: str, passage: str, demo: ModelPair
 ) -> None:
     between = "\n\n" + "The weather was mild and nothing else happened that day. " * 14 + "\n\n"
     texts = ("The harbour was built by Captain Alvarez.", passage, "The old mill burnt down.")
@@ -357,7 +378,7 @@ def test_a_follow_up_question_is_looked_for_with_the_answer_before_it(
         Message(Role.USER, "Who built the harbour?", (document,)),
         Message(Role.ASSISTANT, "Captain Alvarez."),
     )
-    pair, chunk = load_pair(Load(str(target_path()))), 32
+    pair, chunk = demo, 32
     prompt = pair.prompts.build((*before, Message(Role.USER, question)))
     scores = built_in_scores(pair.target, english_encoder(), prompt, question, chunk, nothing)
     text = next(text for text in prompt.texts if text.document is not None)
@@ -391,13 +412,13 @@ TALK = (
         "Who may publish new versions? {says} {talk}",
     ],
 )
-def test_a_passage_is_found_whatever_else_is_asked(message: str) -> None:
+def test_a_passage_is_found_whatever_else_is_asked(message: str, demo: ModelPair) -> None:
     asked = message.format(
         asks="What happens if a court says that I must not follow it?",
         says="Tell me what happens if a court says that I must not follow it.",
         talk=TALK,
     )
-    pair, chunk = load_pair(Load(str(target_path()))), 32
+    pair, chunk = demo, 32
     prompt = pair.prompts.build((Message(Role.USER, asked, (Document("gpl", LICENCE),)),))
     scores = built_in_scores(pair.target, english_encoder(), prompt, asked, chunk, nothing)
     (text,) = prompt.texts
@@ -446,7 +467,7 @@ def best_chunk(model: Any, ids: np.ndarray) -> int:
     return int((np.argmax(found) - 5) // CHUNK)  # chunks start after the pinned tokens
 
 
-@pytest.mark.parametrize("bits", [None, 8, 4])
+@table("bits", [None, 8, 4])
 def test_similar_words_are_found(bits: int | None) -> None:
     """The text contains none of the question's tokens."""
     model = Embeddings({9100: 9000, 9101: 9001, 9102: 9002})
@@ -466,7 +487,7 @@ def test_frequent_words_have_little_weight() -> None:
     assert abs(best_chunk(model, ids) - 7) <= 1
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "gpt_oss", "nemotron_h"])
+@table("name", ["llama", "qwen3", "gemma3", "gpt_oss", "nemotron_h"])
 def test_embeddings_are_found_in_real_architectures(name: str) -> None:
     model = tiny.build(name)
     space = EmbeddingSpace.of(model)
@@ -475,7 +496,7 @@ def test_embeddings_are_found_in_real_architectures(name: str) -> None:
     assert np.abs(found @ space.directions.T).max() < 1e-3
 
 
-@pytest.mark.parametrize("width", [2, 16, 200])
+@table("width", [2, 16, 200])
 def test_the_subspace_iteration_finds_the_leading_eigenvectors(width: int) -> None:
     rng = np.random.default_rng(3)
     spread = np.maximum(9.0 * 0.6 ** np.arange(width), 1.0)
@@ -502,8 +523,8 @@ def test_without_anything_to_score_embedding_scores_are_zero() -> None:
         EmbeddingSpace.of(nn.Linear(2, 2))
 
 
-def test_importance_spreads_within_a_paragraph() -> None:
-    pair, chunk = load_pair(Load(str(target_path()))), 8
+def test_importance_spreads_within_a_paragraph(demo: ModelPair) -> None:
+    pair, chunk = demo, 8
     document = Document("a.txt", "\n\n".join(["one two three four five six " * 12] * 3))
     prompt = pair.prompts.build((Message(Role.USER, "Which?", (document,)),))
     text = next(text for text in prompt.texts if text.document is not None)
