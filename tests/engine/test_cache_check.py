@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,17 @@ from app.protocol.reasons import ReasonCode
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import Driver
+from tests.tables import slow, table
 
 IDS = np.arange(40, dtype=np.int32)
+model_of = cache(tiny.build)
 
 
 def cached(
     name: str, sparse: bool, tokens: int = 30, bits: int | None = None
 ) -> prefix_cache.PrefixCache:
     """A cache of a tiny model that has read this many tokens, with a gap if sparse."""
-    model = tiny.build(name)
+    model = model_of(name) if bits is None else tiny.build(name)
     maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
     make = make_positioned_cache if sparse else make_stock_cache
     cache = prefix_cache.PrefixCache(lambda: make(maker))
@@ -47,16 +50,16 @@ def cached(
     return cache
 
 
-def feed_one(name: str, cache: prefix_cache.PrefixCache) -> None:
-    logits = forward(tiny.build(name), cache.cache, IDS[-1:])
+def feed_one(name: str, cache: prefix_cache.PrefixCache, model: Any = None) -> None:
+    logits = forward(model or model_of(name), cache.cache, IDS[-1:])
     mx.eval(logits)
 
 
-NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n")
+NAMES = ("llama", "gemma3", "qwen3_next", *map(slow, ("falcon_h1", "deepseek_v32", "gemma3n")))
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
+@table("sparse", [False, True])
 def test_a_token_fed_but_not_recorded_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     assert find_mismatch(cache) is None
@@ -67,8 +70,8 @@ def test_a_token_fed_but_not_recorded_is_a_mismatch(name: str, sparse: bool) -> 
     assert find_mismatch(cache) is None
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
+@table("sparse", [False, True])
 def test_a_token_recorded_but_not_fed_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     cache.append(IDS[-1:])
@@ -82,7 +85,7 @@ def test_a_quantised_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -
     for sparse in (False, True):
         cache = cached("llama", sparse, bits=8)
         assert find_mismatch(cache) is None
-        feed_one("llama", cache)
+        feed_one("llama", cache, tiny.build("llama"))
         assert find_mismatch(cache) is not None
 
 
@@ -194,7 +197,7 @@ def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
     ("step", "before"),
     [
         *((step, False) for step in STEPS),
-        *(pytest.param(step, True, marks=pytest.mark.slow) for step in STEPS),
+        *(slow(step, True) for step in STEPS),
     ],
 )
 def test_after_a_fallback_the_next_turn_scores_like_a_new_conversation(

@@ -59,17 +59,23 @@ def by_attention(pair: ModelPair, tokens: int) -> Scorer:
     return AttentionScorer()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def chosen() -> Chosen:
     return Chosen()
 
 
-@pytest.fixture
-def driver(chosen: Chosen) -> Iterator[Driver]:
+@pytest.fixture(scope="module")
+def shared(chosen: Chosen) -> Iterator[Driver]:
     driver = Driver(64, choose_scorer=chosen)
     driver.load(target_path(), draft_path())
     yield driver
     driver.close()
+
+
+@pytest.fixture
+def driver(shared: Driver, chosen: Chosen) -> Driver:
+    chosen.wanted = choose_scorer
+    return shared.fresh()
 
 
 @pytest.fixture
