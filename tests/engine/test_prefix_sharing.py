@@ -548,7 +548,7 @@ def operate(pool: Pool, operations: int) -> None:
 def test_random_operations_never_change_a_conversations_rows(
     name: str, tmp_path: Path, few: None
 ) -> None:
-    operate(Pool(build(name), 4, tmp_path), 60)
+    operate(Pool(build(name), 4, tmp_path), 30)
 
 
 @pytest.mark.slow
@@ -556,12 +556,13 @@ def test_random_operations_never_change_a_conversations_rows(
 def test_many_random_operations_never_change_a_conversations_rows(
     name: str, tmp_path: Path, few: None
 ) -> None:
+    operate(Pool(build(name), 4, tmp_path / "4"), 60)
     for seed in range(3):
         operate(Pool(build(name), seed, tmp_path / str(seed)), 300)
 
 
 @pytest.fixture
-def shared(tmp_path: Path, few: None) -> Pool:
+def three(tmp_path: Path, few: None) -> Pool:
     """Three conversations that have read the same document sparsely; the last one holds the
     rows."""
     pool = Pool(build("llama"), 1, tmp_path)
@@ -575,9 +576,9 @@ def shared(tmp_path: Path, few: None) -> Pool:
 
 @pytest.mark.parametrize("saving", [False, True])
 def test_after_deleting_the_last_conversation_the_previous_one_is_prefilled_in_background(
-    shared: Pool, saving: bool
+    three: Pool, saving: bool
 ) -> None:
-    pool, before = shared.pool, shared.known["b"].copy
+    pool, before = three.pool, three.known["b"].copy
     if saving:  # it holds what the others need
         pool.step(background=False)
         assert pool._saving
@@ -586,14 +587,14 @@ def test_after_deleting_the_last_conversation_the_previous_one_is_prefilled_in_b
     assert pool._caches["b"].target.absent.any() == saving
     while pool.step():
         pass
-    assert not [each for each in shared.events if isinstance(each, EngineWarning | SnapshotFailed)]
+    assert not [each for each in three.events if isinstance(each, EngineWarning | SnapshotFailed)]
     found = pool._caches["b"].target
     assert np.array_equal(found.ids, before.ids)
     assert not found.has_gaps
-    shared.remember("b")
-    shared.count_bytes()
+    three.remember("b")
+    three.count_bytes()
     for name in "ab":
-        shared.check(name, pool.get_or_restore(name, shared.clock).target)
+        three.check(name, pool.get_or_restore(name, three.clock).target)
 
 
 OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
@@ -602,7 +603,7 @@ OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("what", ["_take_rows", "_compute"])
 def test_out_of_memory_while_moving_rows_loses_none(
-    shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
+    three: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
 ) -> None:
     """Rows move in background prefill, saving, using a conversation, and dropping their holder."""
     original, calls = getattr(shared_rows, what), [0]
@@ -614,24 +615,24 @@ def test_out_of_memory_while_moving_rows_loses_none(
         return original(*arguments)
 
     for does in (
-        lambda: shared.pool._start_saving(shared.pool._snapshots, "a"),
-        lambda: shared.pool.get_or_restore("a", shared.clock),
-        lambda: shared.pool.drop("c") if what == "_compute" else None,
-        shared.pool._background_step,
+        lambda: three.pool._start_saving(three.pool._snapshots, "a"),
+        lambda: three.pool.get_or_restore("a", three.clock),
+        lambda: three.pool.drop("c") if what == "_compute" else None,
+        three.pool._background_step,
     ):
         with monkeypatch.context() as patched:
             patched.setattr(shared_rows, what, fail)
             with suppress(RuntimeError):
                 does()
         calls[0] = 0
-        shared.pool._stop_saving()
-        shared.pool.cancel_background()
-        assert all(len(cache.target) for cache in shared.pool._caches.values())
-    assert [each for each in shared.events if isinstance(each, SnapshotFailed)]
-    warned = [each.reason.code for each in shared.events if isinstance(each, EngineWarning)]
+        three.pool._stop_saving()
+        three.pool.cancel_background()
+        assert all(len(cache.target) for cache in three.pool._caches.values())
+    assert [each for each in three.events if isinstance(each, SnapshotFailed)]
+    warned = [each.reason.code for each in three.events if isinstance(each, EngineWarning)]
     assert ReasonCode.CACHE_DAMAGED not in warned
-    for name in tuple(shared.pool._caches):
-        shared.check(name, shared.pool.get_or_restore(name, shared.clock).target)
+    for name in tuple(three.pool._caches):
+        three.check(name, three.pool.get_or_restore(name, three.clock).target)
 
 
 def test_after_a_restart_a_new_conversation_starts_from_a_snapshot(
