@@ -31,9 +31,9 @@ from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextPiece, TextProcess
 from tests.engine import test_cache_pool
 from tests.engine.driver import TEXT, Driver, opened
+from tests.tables import slow
 
 FIRST, MORE = 9, 14
-SLOW_SLIDING = pytest.param("sliding", marks=pytest.mark.slow)
 
 
 def ask(text: str, mode: Mode = Mode.SPARSE) -> Ask:
@@ -59,8 +59,8 @@ def prefilled(driver: Driver) -> int:
     return totals[-1] if totals else 0
 
 
-@pytest.mark.parametrize("name", ["target", "hybrid", SLOW_SLIDING])
-@pytest.mark.parametrize("mode", [Mode.SPARSE, pytest.param(Mode.FULL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["target", "hybrid", slow("sliding")])
+@pytest.mark.parametrize("mode", [Mode.SPARSE, slow(Mode.FULL)])
 def test_an_answer_in_two_parts_equals_the_answer_in_one(
     driver: Driver, folders: dict[str, Path], name: str, mode: Mode
 ) -> None:
@@ -81,8 +81,7 @@ def test_an_answer_in_two_parts_equals_the_answer_in_one(
     assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
 
 
-@pytest.mark.parametrize("penalty", [1.2, 1.5])
-@pytest.mark.parametrize("written", [2, 4])
+@pytest.mark.parametrize(("penalty", "written"), [(1.2, 4), (1.5, 2), slow(1.2, 2), slow(1.5, 4)])
 def test_the_repetition_penalty_sees_the_first_part(
     penalty: float, written: int, loaded: Driver
 ) -> None:

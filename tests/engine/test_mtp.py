@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from app.models.fit import cache_bytes
 from app.protocol.options import Sampling
 from app.protocol.reasons import FailureKind
 from tests import tiny
-from tests.engine.driver import Driver, question
+from tests.engine.driver import TEXT, Driver, question
 from tests.engine.test_token_stream import (
     Always,
     assert_same_or_tie,
@@ -52,7 +53,8 @@ from tests.engine.test_token_stream import (
     write,
 )
 from tests.engine.test_turns import pair
-from tests.tiny import build
+from tests.tables import slow, table
+from tests.tiny import architectures, build
 
 NAMES = ("qwen3_5", "qwen3_next")
 mlx_patches.install()
@@ -153,7 +155,7 @@ def check_greedy(model: Any, seeds: range, count: int) -> None:
     assert 0 < accepted < proposed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", architectures(*NAMES))
 def test_greedy_answers_are_the_same_with_the_head(name: str, models: dict[str, Any]) -> None:
     check_greedy(models[name], range(1), 24)
 
@@ -225,8 +227,17 @@ def assert_predicted(
         tokens = mx.array([[token]])
 
 
-@pytest.mark.parametrize("window", [0, 40, 512])
-@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(
+    ("copies", "window"),
+    [
+        (False, 40),
+        (True, 512),
+        slow(False, 0),
+        slow(False, 512),
+        slow(True, 0),
+        slow(True, 40),
+    ],
+)
 def test_proposals_follow_from_the_hidden_states(
     copies: bool, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +336,7 @@ MOE: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
 }
+FAMILIES = (*NAMES, "qwen3_5_moe")
 LAYOUTS = ("converted", "nested", "raw", "added")
 """Checkpoints of mlx-lm's conversion, with the head outside or inside the text model; the makers'
 checkpoints; converted ones to which the makers' head was added."""
@@ -403,13 +415,12 @@ def save(folder: Path, name: str, weights: dict[str, mx.array], **changes: Any) 
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", [*NAMES, "qwen3_5_moe"])
+@table("name, layout", product(FAMILIES, LAYOUTS))
 def test_the_head_is_loaded_from_checkpoints_of_all_conventions(
     name: str, layout: str, tmp_path: Path
 ) -> None:
     model = family(name)
-    folder = save(tmp_path / "model", name, in_layout(name, model, layout))
+    folder = save(tmp_path / name / layout, name, in_layout(name, model, layout))
     loaded, _ = load_lazily(folder)
     expected, found = (dict(tree_flatten(each.parameters())) for each in (model, loaded))
     assert set(found) == set(expected)
@@ -417,28 +428,30 @@ def test_the_head_is_loaded_from_checkpoints_of_all_conventions(
         assert mx.allclose(found[path], array, atol=1e-6), path
 
 
-@pytest.mark.parametrize("name", [*NAMES, "qwen3_5_moe"])
-@pytest.mark.parametrize(
-    ("missing", "added"),
-    [
-        ("mtp.", ""),
-        ("mtp.pre_fc_norm_hidden.weight", ""),
-        ("mtp.layers.0.input_layernorm.weight", ""),
-        ("", "mtp.layers.1.input_layernorm.weight"),
-        ("mtp.fc.weight", "mtp.fc.weight"),
-    ],
+OTHER_HEADS = (
+    ("mtp.", ""),
+    ("mtp.pre_fc_norm_hidden.weight", ""),
+    ("mtp.layers.0.input_layernorm.weight", ""),
+    ("", "mtp.layers.1.input_layernorm.weight"),
+    ("mtp.fc.weight", "mtp.fc.weight"),
 )
+"""Weights that a checkpoint lacks, and that it has in addition."""
+
+
+@table("name, weights_changed", product(FAMILIES, OTHER_HEADS))
 def test_a_model_with_another_head_or_none_is_loaded_without(
-    name: str, missing: str, added: str, tmp_path: Path
+    name: str, weights_changed: tuple[str, str], tmp_path: Path
 ) -> None:
     """The head may lack weights, have more, or have others sizes."""
+    missing, added = weights_changed
     weights = in_layout(name, family(name), "raw")
     weights = {
         path: w for path, w in weights.items() if not missing or not path.startswith(missing)
     }
     if added:
         weights[added] = mx.ones((64,))
-    loaded, _ = load_lazily(save(tmp_path / "model", name, weights))
+    folder = tmp_path / name / str(OTHER_HEADS.index(weights_changed))
+    loaded, _ = load_lazily(save(folder, name, weights))
     assert head_of(loaded) is None
     assert not any("mtp" in path for path, _ in tree_flatten(loaded.parameters()))
 
@@ -503,7 +516,8 @@ def test_a_turn_uses_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         driver.load(folder)
         for speculate in (True, False):
             sampling = Sampling(max_tokens=12, speculate=speculate)
-            answers.append(driver.answer(replace(question(keep=0.3), sampling=sampling)))
+            ask = question(keep=0.3, text=TEXT[:600])
+            answers.append(driver.answer(replace(ask, sampling=sampling)))
     finally:
         driver.close()
     fast, plain = answers
@@ -511,7 +525,7 @@ def test_a_turn_uses_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert fast.generated_ids == plain.generated_ids
 
 
-@pytest.mark.parametrize("after", [1, 3, 6])
+@pytest.mark.parametrize("after", [slow(1), 3, slow(6)])
 def test_answers_are_the_same_if_they_are_held_and_go_on(after: int) -> None:
     model, ids = build("qwen3_5"), repetitive(2)
     recorder = Recorder(model, add_head(model), ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from app.protocol.options import Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase
 from tests import tiny
-from tests.engine.driver import Driver, question
+from tests.engine.driver import TEXT, Driver, question
+from tests.tables import slow
 
 WRITTEN = 24
 
@@ -25,22 +27,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.save(tmp_path_factory.mktemp("model") / "llama")
 
 
-@pytest.fixture
-def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[Driver]:
     """The draft is the target itself, so most proposals are accepted."""
 
     def always(self: Gate, kind: int, available: int) -> Proposal:
         return Proposal(2.0 + (kind == DRAFTED), min(available, 4))
 
-    monkeypatch.setattr(Gate, "choose", always)
-    found = Driver()
-    found.load(folder, folder)
-    yield found
-    found.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Gate, "choose", always)
+        found = Driver()
+        found.load(folder, folder)
+        yield found
+        found.close()
 
 
-def ask(keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
-    first = question(keep=keep)
+def ask(keep: float, speculate: bool, *earlier: tuple[Ask, Finished], text: str = TEXT) -> Ask:
+    first = question(keep=keep, text=text)
     history: tuple[Message, ...] = ()
     for asked, answer in earlier:
         written = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
@@ -60,12 +63,10 @@ def scored(driver: Driver) -> list[int]:
 
 
 @pytest.mark.parametrize("keep", [0.3, 1.0])
-def test_two_turns_are_the_same_with_and_without_speculation(
-    driver: Driver, keep: float, folder: Path
-) -> None:
+def test_two_turns_are_the_same_with_and_without_speculation(loaded: Driver, keep: float) -> None:
     answers = []
     for speculate in (False, True):
-        driver.load(folder, folder)
+        driver = loaded.fresh()
         first = ask(keep, speculate)
         one = driver.answer(first)
         two = driver.answer(ask(keep, speculate, (first, one)))
@@ -78,20 +79,18 @@ def test_two_turns_are_the_same_with_and_without_speculation(
     assert answers[1][2][0] > 500, "the draft still has the document"
 
 
-@pytest.mark.parametrize("after", [1, 2, 4, 5, 6, 11])
-def test_the_next_turn_continues_from_a_cancel_at_any_token(
-    driver: Driver, after: int, folder: Path
-) -> None:
-    first = ask(0.3, True)
-    driver.cancel_when(lambda event: isinstance(event, Token))
-    one = driver.answer(first)
-    driver.on_event = lambda event: None
+@pytest.mark.parametrize("after", [1, slow(2), slow(4), 5, slow(6), 11])
+def test_the_next_turn_continues_from_a_cancel_at_any_token(loaded: Driver, after: int) -> None:
+    ask_short = functools.partial(ask, 0.3, text=TEXT[:600])
+    first = ask_short(True)
+    loaded.cancel_when(lambda event: isinstance(event, Token))
+    one = loaded.answer(first)
+    loaded.on_event = lambda event: None
     assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
     # Token events are coalesced, so only some of the generated and cached tokens are in them.
     one = replace(one, generated_ids=one.generated_ids[:after])
-    two = driver.answer(ask(0.3, True, (first, one)))
-    driver.load(folder, folder)
-    plain = driver.answer(ask(0.3, False))
+    two = loaded.answer(ask_short(True, (first, one)))
+    plain = loaded.fresh().answer(ask_short(False))
     assert plain.generated_ids[: len(one.generated_ids)] == one.generated_ids
-    again = driver.answer(ask(0.3, False, (first, one)))
+    again = loaded.answer(ask_short(False, (first, one)))
     assert two.generated_ids == again.generated_ids

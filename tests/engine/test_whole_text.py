@@ -52,16 +52,16 @@ def folder(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_tokenizers_truncation_and_padding_are_ignored(tmp_path: Path, name: str) -> None:
+def test_a_tokenizers_truncation_and_padding_are_ignored(tmp_path: Path) -> None:
     plain = folder(tmp_path / "plain", lambda content: None)
-    other = folder(tmp_path / "other", lambda content: content.update(SECTIONS[name]))
     expected = PromptBuilder(load_tokenizer(plain)).build(ASKED)
-    prompt = PromptBuilder(load_tokenizer(other)).build(ASKED)
-    np.testing.assert_array_equal(prompt.ids, expected.ids)
-    assert prompt.segments == expected.segments
-    assert TokenCounter(other).count([TEXT]) == len(TEXT)
-    assert FolderTokens(other).count(TEXT) == len(TEXT)
+    for name, sections in SECTIONS.items():
+        other = folder(tmp_path / name, lambda content, sections=sections: content.update(sections))
+        prompt = PromptBuilder(load_tokenizer(other)).build(ASKED)
+        np.testing.assert_array_equal(prompt.ids, expected.ids, name)
+        assert prompt.segments == expected.segments, name
+        assert TokenCounter(other).count([TEXT]) == len(TEXT), name
+        assert FolderTokens(other).count(TEXT) == len(TEXT), name
 
 
 @pytest.mark.parametrize("limit", [16, 10**6])
