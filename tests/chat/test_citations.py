@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import pytest
-
 from app.chat.citations import footnotes, marked, summary, with_footnotes
 from app.chat.conversation import Question
 from app.chat.export import to_json, to_markdown
@@ -19,6 +17,7 @@ from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.store.importing import from_json
 from app.store.store import Store
+from tests.tables import table
 
 MODELS, SAMPLING = ModelPair("big", "revision 1", None, None), Sampling(max_tokens=7)
 
@@ -33,8 +32,8 @@ def citation(
     return Citation(kind, start, start + len(words), 0, 0, first, first + len(passage))
 
 
-@pytest.mark.parametrize(
-    ("answer", "words", "expected"),
+@table(
+    "answer, words, expected",
     [
         ("It starts in March. Yes.", "It starts in March.", "It starts in March.¹ Yes."),
         ("- It starts.\n- It ends.", "- It starts.", "- It starts.¹\n- It ends."),

@@ -24,6 +24,7 @@ from app.store.importing import from_json
 from app.store.records import ReadMap, State, StoreError
 from app.store.store import Store
 from tests.store.samples import answer_stats, answered, attach, versions
+from tests.tables import table
 
 
 @pytest.fixture
@@ -156,16 +157,24 @@ SPOILT = [
 ]
 
 
-@pytest.mark.parametrize("spoil", SPOILT, ids=range(len(SPOILT)))
-def test_a_spoilt_export_is_refused_whole(store: Store, spoil: Callable[..., None]) -> None:
-    plain = json.loads(exported(store, answered(store)))
+@pytest.fixture
+def export(store: Store) -> str:
+    """Of the only conversation in `store`."""
+    return exported(store, answered(store))
+
+
+@table("spoil", SPOILT)
+def test_a_spoilt_export_is_refused_whole(
+    store: Store, export: str, spoil: Callable[..., None]
+) -> None:
+    plain = json.loads(export)
     spoil(plain)
     with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(json.dumps(plain)))
     assert len(store.conversations()) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", "{", "[" * 100_000, '{"format": "x"}'])
+@table("text", ["", "[]", "5", "{", "[" * 100_000, '{"format": "x"}'])
 def test_another_file_is_refused(store: Store, text: str) -> None:
     with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(text))
@@ -198,7 +207,7 @@ def _in_the_documents(old: str, new: str) -> Callable[[str], str]:
     return change
 
 
-@pytest.mark.parametrize(
+@table(
     "spoil",
     [
         _in_the_documents("V", "W"),
@@ -211,11 +220,12 @@ def _in_the_documents(old: str, new: str) -> Callable[[str], str]:
         lambda text: text.replace('"size": 3050', '"size": -1'),
     ],
 )
-def test_spoilt_documents_are_refused(store: Store, spoil: Callable[[str], str]) -> None:
-    text = exported(store, answered(store))
-    assert spoil(text) != text
+def test_spoilt_documents_are_refused(
+    store: Store, export: str, spoil: Callable[[str], str]
+) -> None:
+    assert spoil(export) != export
     with pytest.raises(StoreError, match="not a complete conversation"):
-        from_json(store, io.StringIO(spoil(text)))
+        from_json(store, io.StringIO(spoil(export)))
     assert len(store.conversations()) == 1
 
 

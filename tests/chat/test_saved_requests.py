@@ -14,6 +14,7 @@ from app.protocol.options import DEFAULT_SAMPLING
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason
 from app.store.store import Store
+from tests.tables import table
 
 MODELS = ModelPair("target", "1", None)
 SYSTEM = Message(Role.SYSTEM, "Be brief.")
@@ -122,7 +123,7 @@ WRONG: dict[str, tuple[Message, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@table("name", WRONG)
 def test_what_cannot_be_stored_leaves_nothing(store: Store, name: str) -> None:
     with pytest.raises(QuestionError):
         SavedRequests().save(store, MODELS, ask(*WRONG[name]), events())

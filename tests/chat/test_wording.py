@@ -22,6 +22,7 @@ from app.chat.wording import (
 from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading, Statistics
+from tests.tables import table
 
 NAMES = st.sampled_from(
     ["error", "failure", "kind", "data", "names", "keep", "needed", "free", "lost", "reading"]
@@ -47,8 +48,8 @@ FULL: dict[str, Any] = {"reading": Reading.DENSE, "read_tokens": 25_000, "ttft":
 PROPOSED: dict[str, Any] = {"proposed_tokens": 60, "accepted_tokens": 45, "verified_steps": 10}
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
+@table(
+    "changes, line",
     [
         ({}, "Read 4% in 3.2 s"),
         (FULL, "Read everything in 41 s"),

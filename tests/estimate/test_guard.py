@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from app.estimate.guard import asks_for_every_token
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     "question",
     [
         "How many clauses mention rent?",
@@ -32,7 +31,7 @@ def test_questions_that_need_every_token_are_detected(question: str) -> None:
     assert words.casefold().split()[0] in question.casefold()
 
 
-@pytest.mark.parametrize(
+@table(
     "question",
     [
         "What are the termination rights?",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from app.chat.wording import ignored_values
 from app.protocol.generation_config import (
@@ -15,6 +14,7 @@ from app.protocol.generation_config import (
     read_generation_config,
 )
 from app.protocol.options import FROM_MODEL, GREEDY, ModelSampling, Sampling
+from tests.tables import table
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1]}
 FILES: list[tuple[dict[str, Any], ModelSampling, str]] = [
@@ -41,7 +41,7 @@ FILES: list[tuple[dict[str, Any], ModelSampling, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "expected", "described"), FILES)
+@table("config, expected, described", FILES)
 def test_what_the_makers_recommend(
     config: dict[str, Any], expected: ModelSampling, described: str
 ) -> None:
@@ -51,8 +51,8 @@ def test_what_the_makers_recommend(
     assert found.ignored == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
+@table(
+    "name, value",
     [
         ("temperature", 1e9),
         ("temperature", -1),
@@ -85,8 +85,9 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
     assert "top-k 1,000,000" in describe_sampling(found)
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{", "[" * 100_000, '"x"', "\xff"])
+@table("content", [None, "", "[]", "{", "[" * 100_000, '"x"', "\xff"])
 def test_a_file_that_cannot_be_read_means_greedy(tmp_path: Path, content: str | None) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     if content is not None:
         (tmp_path / "generation_config.json").write_bytes(content.encode("latin-1"))
     assert read_generation_config(tmp_path) == GREEDY

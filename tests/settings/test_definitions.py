@@ -14,6 +14,7 @@ from app.settings.definitions import (
     format_value,
     search,
 )
+from tests.tables import table
 
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.first_word_within_s", "reading.kv_bits"),
@@ -34,7 +35,7 @@ def other(setting: Setting) -> Value:
     return next(setting.type(end) for end in ends if end != setting.default)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("setting", all_settings(), ids=lambda setting: setting.key)
+@table("setting", all_settings())
 def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setting) -> None:
     assert setting.doc.endswith(".")
     assert "[" not in setting.doc
@@ -50,8 +51,8 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
     assert (effects(changed) != effects(Settings())) == (setting.key not in ELSEWHERE)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@table(
+    "key, value",
     [
         ("reading.keep", -0.01),
         ("reading.keep", 1.01),

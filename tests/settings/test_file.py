@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tempfile
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from app.settings.definitions import Setting, Settings, ThemeName, Value, all_settings, find
 from app.settings.file import EditError, SettingsError, SettingsFile, template, with_setting
+from tests.tables import table
 
 KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("appearance.theme")
 
@@ -47,9 +49,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_values_cost_a_sentence_and_saving_says_so_or_works(name: str, path: Path) -> None:
-    file = opened(path, HOSTILE[name])
+@table("name", HOSTILE)
+def test_hostile_values_cost_a_sentence_and_saving_says_so_or_works(
+    name: str, tmp_path: Path
+) -> None:
+    file = opened(Path(tempfile.mkdtemp(dir=tmp_path)) / "settings.toml", HOSTILE[name])
     assert file.settings == Settings()
     assert file.problem
     with suppress(SettingsError):
@@ -72,8 +76,8 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
     assert opened(path, template()).problems == ()
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
+@table(
+    "line, words",
     [
         ("keep = 3", ["'reading.keep'", "is 3", "a number from 0 to 1. Using 0 (auto)."]),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),

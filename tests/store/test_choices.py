@@ -16,6 +16,7 @@ from app.store.importing import from_json
 from app.store.records import Overrides, StoreError
 from app.store.store import Store
 from tests.store.samples import CHOICES, answered
+from tests.tables import table
 
 
 def exported(store: Store, id: int, how: Any = to_json) -> str:
@@ -64,14 +65,14 @@ def test_an_export_of_a_later_version_may_have_more(store: Store) -> None:
     assert from_json(store, io.StringIO(json.dumps(plain))).overrides == Overrides(keep=1.0)
 
 
-@pytest.mark.parametrize("choices", [{"keep": "0.2"}, {"system": 7}, {"seed": 1.5}, [], "x", None])
+@table("choices", [{"keep": "0.2"}, {"system": 7}, {"seed": 1.5}, [], "x", None])
 def test_an_import_of_another_form_is_refused(store: Store, choices: object) -> None:
     plain = json.loads(exported(store, store.create().id)) | {"choices": choices}
     with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(json.dumps(plain)))
 
 
-@pytest.mark.parametrize("damaged", ["", "[]", '{"keep": "a"}', "nonsense", "7"])
+@table("damaged", ["", "[]", '{"keep": "a"}', "nonsense", "7"])
 def test_damaged_ones_are_none(store: Store, tmp_path: Path, damaged: str) -> None:
     id = answered(store)
     with closing(sqlite3.connect(tmp_path / "conversations.db")) as connection, connection:

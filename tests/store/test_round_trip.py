@@ -166,7 +166,7 @@ def renumbered(tree: Tree) -> Tree:
 
 
 @given(data=st.data())
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_all_that_a_conversation_can_hold_comes_back(
     data: st.DataObject, stores: tuple[Store, Store]
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from app.store.recovery import Paths
 from app.store.store import Store
 from tests.store.conftest import DAY
 from tests.store.samples import answered, attach
+from tests.tables import table
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,8 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-@pytest.mark.parametrize(
-    ("words", "count"),
+@table(
+    "words, count",
     [
         ("tenant", 1),
         ("TENANT pays", 1),
@@ -144,8 +146,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
+@table(
+    "words, found",
     [
         ("tenant", ["lease"]),
         ("TENANT landlord", ["lease"]),
@@ -175,21 +177,18 @@ def test_words_find_documents(library: Store, words: str, found: list[str]) -> N
     assert library.search_documents(words).total == len(found)
 
 
-@pytest.mark.parametrize(
+@table(
     "word", ["Straße", "ΟΔΟΣ", "İstanbul", "e\u0301te\u0301", "Ⅷ", "ﬁne", "한국어", "x\u0302y", "Ǆ"]
 )
-@pytest.mark.parametrize("change", [str, str.lower, str.upper, str.title])
-def test_documents_are_found_by_the_same_words_as_messages(
-    tmp_path: Path, word: str, change: object
-) -> None:
-    assert callable(change)
+def test_documents_are_found_by_the_same_words_as_messages(tmp_path: Path, word: str) -> None:
     text = f"before\nin {word} it\nafter"
-    with Store(tmp_path) as store:
+    with Store(Path(tempfile.mkdtemp(dir=tmp_path))) as store:
         conversation = asked(store, one=text)
         store.add_message(conversation, Role.USER, text)
-        hits = store.search_documents(change(word)).hits
-        assert len(hits) == len(store.search(change(word)))
-        assert [hit.line for hit in hits] == [2] * len(hits)
+        for words in (word, word.lower(), word.upper(), word.title()):
+            hits = store.search_documents(words).hits
+            assert len(hits) == len(store.search(words)), words
+            assert [hit.line for hit in hits] == [2] * len(hits), words
 
 
 def test_a_hit_says_which_document_and_where(library: Store) -> None:
@@ -219,30 +218,30 @@ def test_the_line_with_most_of_the_words_is_shown(tmp_path: Path) -> None:
         assert hit.line == 3
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "word " * 10**6,
-        "line\n" * 10**6,
-        "žluťoučký kůň\n" * 10**5,
-        "x" * (1 << 20),
-        "\n" * 700_000 + "end " * 150_000,
-        "\ufeff\r\n\u2028\x85\n",
-        "",
-    ],
-    ids=[
-        "a long line",
-        "many lines",
-        "not ASCII",
-        "no space",
-        "a long last line",
-        "other breaks",
-        "nothing",
-    ],
-)
-@pytest.mark.parametrize("after", ["", "\nnot there"])
-def test_the_place_is_right_wherever_it_is(tmp_path: Path, before: str, after: str) -> None:
-    with Store(tmp_path) as store:
+BEFORE = {
+    "a long line": "word " * 10**6,
+    "many lines": "line\n" * 10**6,
+    "not ASCII": "žluťoučký kůň\n" * 10**5,
+    "no space": "x" * (1 << 20),
+    "a long last line": "\n" * 700_000 + "end " * 150_000,
+    "other breaks": "\ufeff\r\n\u2028\x85\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_place_is_right_wherever_it_is(tmp_path: Path, before: str) -> None:
+    is_at_its_place(tmp_path, BEFORE[before], "\nnot there")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_place_is_right_at_the_end_of_the_text(tmp_path: Path, before: str) -> None:
+    is_at_its_place(tmp_path, BEFORE[before], "")
+
+
+def is_at_its_place(folder: Path, before: str, after: str) -> None:
+    with Store(folder) as store:
         asked(store, one=f"{before} the Needle here{after}", two="else")
         (hit,) = store.search_documents("needle").hits
         text = store.text(store.message(hit.message).attachments[0])

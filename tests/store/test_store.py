@@ -25,6 +25,7 @@ from app.store.records import (
 )
 from app.store.store import Store
 from tests.store.samples import DOCUMENT, all_texts, answer_stats, answered, attach, versions
+from tests.tables import table
 
 
 def texts(store: Store, conversation: int = 1, limit: int | None = None) -> list[str]:
@@ -319,9 +320,7 @@ def test_a_reply_to_what_has_gone_says_so(store: Store) -> None:
         reply.finish()
 
 
-@pytest.mark.parametrize(
-    "text", ["a\0b", "\x1b[31m", "naïve 中文 🙂", "\u202eabc", "\r\n\x0c\u2028"]
-)
+@table("text", ["a\0b", "\x1b[31m", "naïve 中文 🙂", "\u202eabc", "\r\n\x0c\u2028"])
 def test_any_text_comes_back_as_it_was(store: Store, text: str) -> None:
     conversation = store.create().id
     store.add_message(conversation, Role.USER, text)

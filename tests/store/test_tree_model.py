@@ -174,6 +174,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=settings().max_examples * 3 // 5, stateful_step_count=25, derandomize=True
 )
 TestTree = StoreMachine.TestCase

@@ -11,6 +11,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -44,6 +45,7 @@ from tests.store.faults import (
     write,
 )
 from tests.store.samples import all_texts, answered, attach
+from tests.tables import table
 
 # -------------------------------------------------------------------------- where nothing can open
 
@@ -241,8 +243,9 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@table("name", TROUBLES)
 def test_trouble_while_running(images: dict[str, Path], tmp_path: Path, name: str) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
     trouble, attempt, says = TROUBLES[name]
     with Store(tmp_path, clock=lambda: DAY + timedelta(days=1)) as store:
@@ -270,8 +273,9 @@ DOCUMENTS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@table("name", DOCUMENTS)
 def test_a_document_that_is_lost(images: dict[str, Path], tmp_path: Path, name: str) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
     with Store(tmp_path) as store:
         sha256 = store.branch(1)[0].attachments[0].sha256

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.util import formatting
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
+@table(
+    "seconds, words",
     [
         (0.01, "0.0 s"),
         (9.9, "9.9 s"),

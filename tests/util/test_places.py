@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.util.places import MAX_HEADING, gaps, place_of
+from tests.tables import table
 
 PAGES = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
 SLIDES = "[Slide 1]\none\n\n[Slide 2 (hidden)]\ntwo\n"
@@ -26,8 +25,8 @@ four
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "word", "first_line", "expected"),
+@table(
+    "text, word, first_line, expected",
     [
         ("a\nb\nc", "c", 1, "line 3"),
         ("a\nb\nc", "c", 120, "line 122"),
@@ -57,8 +56,8 @@ def test_a_retrieved_part_has_the_page_line_and_headings_of_its_file() -> None:
     assert place_of(part, 4, 12, "a.md", (f"zero\none\n{part}", 9)).text == "line 13"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@table(
+    "text, expected",
     [
         (PAGES, []),
         ("[Page 1]\n\n\n[Page 2]\nx\n\n[Page 3]\n\n\n", ["2 of 3 pages without text"]),
@@ -74,8 +73,8 @@ def test_what_could_not_be_read_is_known_from_the_text(text: str, expected: list
     assert [*gaps(text)] == expected
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
+@table(
+    "word, expected",
     [
         ("Contract", ("Contract",)),
         ("one", ("Contract", "Term")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from app.models.manifest import read_manifest
 from app.settings.file import SettingsFile
 from app.util.regular_files import NotRegular, read_file, read_secret
 from tests.models import files
+from tests.tables import table
 
 
 def pipe(path: Path) -> None:
@@ -150,9 +152,10 @@ DOORS: dict[str, Callable[[Path, Make], Any]] = {
 SAYS_SO = {*DOORS} - {"own_catalogue", "main_commit", "manifest", "settings", "token", "crash"}
 
 
-@pytest.mark.parametrize("make", [pipe, device])
-@pytest.mark.parametrize("door", DOORS)
+@table("make", [pipe, device])
+@table("door", DOORS)
 def test_no_door_waits_for_what_is_no_file(door: str, make: Make, tmp_path: Path) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     if door in SAYS_SO:
         with pytest.raises(UserError):
             DOORS[door](tmp_path, make)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ui.transcript.markdown import answer_parser
 from app.util.sanitize import BIDI_NAMES, sanitize, sanitize_line
+from tests.tables import table
 
 ANYTHING = st.text(
     st.one_of(
@@ -44,8 +44,8 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
     assert sanitize(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@table(
+    "text, shown",
     [
         ("\x1b[2J", "␛[2J"),
         ("a\x00b", "a␀b"),
@@ -65,7 +65,7 @@ def test_a_line_stays_one_line() -> None:
     assert sanitize_line("a\nb\tc") == "a␊b␉c"
 
 
-@pytest.mark.parametrize("entity", ["&#x202E;", "&#8238;", "&#x2066;", "&#12;", "&#x1b;"])
+@table("entity", ["&#x202E;", "&#8238;", "&#x2066;", "&#12;", "&#x1b;"])
 def test_an_entity_cannot_bring_back_what_was_taken_out(entity: str) -> None:
     tokens = answer_parser().parse(sanitize(f"text {entity} and `{entity}`\n\n    {entity}"))
     shown = [part.content for token in tokens for part in (token, *(token.children or ()))]

@@ -12,6 +12,7 @@ from app.util.sentences import (
     asks_for_overview,
     questions_in,
 )
+from tests.tables import table
 
 ONE_SEARCH = [
     # A question or an instruction among pleasantries.
@@ -98,7 +99,7 @@ ONE_SEARCH = [
 ]
 
 
-@pytest.mark.parametrize(("message", "search"), ONE_SEARCH)
+@table("message, search", ONE_SEARCH)
 def test_pleasantries_and_forms_of_answers_are_not_searched(message: str, search: str) -> None:
     assert questions_in(message) == [search]
 
@@ -165,7 +166,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize(("message", "searches"), SEVERAL)
+@table("message, searches", SEVERAL)
 def test_each_question_and_instruction_is_searched_alone_and_with_its_context(
     message: str, searches: list[str]
 ) -> None:
@@ -182,7 +183,7 @@ def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
     assert parts[0] == "Does the mill run?" or count > MAX_QUESTIONS
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "What is this about?",
@@ -210,7 +211,7 @@ def test_a_question_about_the_whole_document_is_known(message: str) -> None:
     assert asks_for_overview(message)
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "What about it?",
