@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,10 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import Reading
 from tests import tiny
-from tests.engine.oracle import difference
+from tests.engine.oracle import TOLERANCE, difference
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
-from tests.tiny import PURE, RECURRENT, SLIDING, VOCABULARY, WINDOW, build
+from tests.tables import slow, table
+from tests.tiny import PURE, RECURRENT, SLIDING, VOCABULARY, WINDOW, architectures, build
 
 ascending = st.lists(st.integers(0, 400), unique=True, min_size=1).map(sorted)
 
@@ -237,7 +239,7 @@ def test_which_caches_can_be_positioned() -> None:
             to_positioned([unsupported])
 
 
-@pytest.mark.parametrize("name", [n for n in PURE if n not in SLIDING])
+@table("name", [n for n in PURE if n not in SLIDING])
 def test_a_rewound_cache_equals_one_that_never_read_further(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 60).astype(np.int32)
@@ -251,7 +253,7 @@ def test_a_rewound_cache_equals_one_that_never_read_further(name: str) -> None:
     for one in (cache, fresh):
         set_next_position(one, 50)
     a, b = (forward(model, one, ids[:1]) for one in (cache, fresh))
-    assert float(mx.abs(a - b).max().item()) < 1e-4
+    assert difference(a, b) < TOLERANCE
 
 
 def test_the_numbers_of_positions_and_tokens_must_match() -> None:
@@ -281,7 +283,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     return tiny.build("llama")
 
 
-@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
+@pytest.mark.parametrize("make", [slow(make_stock_cache), make_positioned_cache, few_bits])
 def test_a_prefill_copies_a_layer_at_most_once(make: Callable[[Any], Cache], model: Any) -> None:
     cache = make(model)
     copied = 0
@@ -315,7 +317,7 @@ def test_a_prefill_copies_a_layer_at_most_once(make: Callable[[Any], Cache], mod
     assert copied == 3 * (2000 + BLOCK), "there was room"
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", slow("gemma3")])
 def test_a_turn_grows_each_cache_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is prefilled in parts, from checkpoint to checkpoint."""
     chat = Chat(tiny.build(name), GPU)  # on a CPU, blocks of attention are put together, too
@@ -359,8 +361,7 @@ def test_a_turn_without_memory_check_reserves_no_capacity(
     assert sizes[-1] == 4 * BLOCK
 
 
-@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
-@pytest.mark.parametrize("done", [0, 512])
+@table("make, done", product([make_stock_cache, make_positioned_cache, few_bits], [0, 512]))
 def test_a_cancelled_prefill_releases_unused_capacity(
     make: Callable[[Any], Cache], done: int, model: Any
 ) -> None:
@@ -386,7 +387,6 @@ def test_a_cancelled_prefill_releases_unused_capacity(
     np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-5)
 
 
-TOLERANCE = 1e-4
 MIDDLE = (4, 244)
 LONG = (4, 804)
 """A document much longer than a window and its slack."""
@@ -407,7 +407,7 @@ def predicted(model: Any, tokens: int, retained: bool) -> float:
     return size.bytes(tokens, retained)
 
 
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", architectures(*SLIDING))
 def test_a_dense_read_after_a_sparse_one_evicts_entries_outside_the_windows(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -433,7 +433,7 @@ def test_a_dense_read_after_a_sparse_one_evicts_entries_outside_the_windows(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", architectures(*SLIDING))
 @pytest.mark.parametrize("needed", [None, LATER], ids=["dense", "sparse"])
 def test_entries_evicted_by_a_dense_read_are_read_again_when_needed(
     name: str,
@@ -468,7 +468,7 @@ def test_entries_evicted_by_a_dense_read_are_read_again_when_needed(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", architectures(*SLIDING))
 def test_checkpoints_copy_only_the_windows(
     name: str, models: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -498,7 +498,7 @@ def test_checkpoints_copy_only_the_windows(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", architectures(*SLIDING))
 def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
     name: str, models: dict[str, Any]
 ) -> None:
@@ -516,7 +516,7 @@ def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
     assert difference(logits, fresh.read(second, None)) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", architectures(*SLIDING))
 def test_windowed_layers_attend_only_to_their_window(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,9 +570,7 @@ WIDE: dict[str, dict[str, Any]] = {
 """States that are large compared with the 16 KB by which MLX's arrays may differ from views."""
 
 
-@pytest.mark.parametrize(
-    "name", ["lfm2", *(pytest.param(n, marks=pytest.mark.slow) for n in RECURRENT if n != "lfm2")]
-)
+@pytest.mark.parametrize("name", ["lfm2", *(slow(n) for n in RECURRENT if n != "lfm2")])
 def test_the_memory_of_checkpoints_is_predicted_within_a_tenth(name: str) -> None:
     """States that are slices of a step's arrays do not keep these alive."""
     model = build(name, **WIDE[name])

@@ -45,6 +45,7 @@ from tests.engine.driver import Driver, opened
 from tests.engine.test_cache_check import first_question
 from tests.engine.test_idle import ALWAYS, Idle
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
+from tests.tables import slow, table
 
 METAL = (
     "[METAL] Command buffer execution failed: Insufficient Memory"
@@ -94,7 +95,7 @@ OTHERS: dict[str, BaseException] = {
 }
 
 
-@pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
+@table("error", RAN_OUT.values())
 def test_every_out_of_memory_message_is_recognised(error: BaseException) -> None:
     assert is_oom(error)
     outer = LoadError(FailureKind.MODEL_UNREADABLE)
@@ -102,7 +103,7 @@ def test_every_out_of_memory_message_is_recognised(error: BaseException) -> None
     assert is_oom(outer), "also as a cause"
 
 
-@pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
+@table("error", OTHERS.values())
 def test_other_errors_are_not_out_of_memory(error: BaseException) -> None:
     assert not is_oom(error)
 
@@ -243,7 +244,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("name", LOST)
+@table("name", LOST)
 def test_every_lost_gpu_message_is_recognised(name: str) -> None:
     text = LOST[name]
     outer = LoadError(FailureKind.MODEL_UNREADABLE)
@@ -258,7 +259,7 @@ def test_every_lost_gpu_message_is_recognised(name: str) -> None:
             assert failed.failure.data == {"system": REASONS[name]}
 
 
-@pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
+@table("error", RAN_OUT.values())
 def test_out_of_memory_is_not_a_lost_gpu(error: BaseException) -> None:
     assert not is_gpu_lost(error)
     assert to_failed(1, error).failure.kind is FailureKind.OUT_OF_MEMORY
@@ -272,29 +273,46 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("text", [IGNORED, INTERACTIVITY], ids=["ignored", "too long"])
-@pytest.mark.parametrize("point", [p for p in POINTS if p != "the draft proposes"])
+@pytest.fixture
+def new(driver: Driver, folders: dict[str, Path]) -> Driver:
+    """An engine of its own, because one that lost its GPU is of no more use."""
+    driver.load(folders["target"], folders["draft"])
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("point", "text"),
+    [
+        ("the draft reads", IGNORED),
+        ("the draft observes", INTERACTIVITY),
+        ("the target decodes", IGNORED),
+        slow("the draft reads", INTERACTIVITY),
+        slow("the draft observes", IGNORED),
+        slow("the target decodes", INTERACTIVITY),
+    ],
+    ids=lambda value: value if value in POINTS else value.split(": ")[1].split(" (")[0],
+)
 def test_after_a_lost_gpu_all_commands_are_refused(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
+    new: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
 ) -> None:
-    loaded.answer(replace(first_question(), conversation="other"))
+    new.answer(replace(first_question(), conversation="other"))
     used = mock.Mock(side_effect=RuntimeError(text))
     monkeypatch.setattr(*POINTS[point], used)
-    failed = loaded.run(replace(first_question(), conversation="c"))
+    failed = new.run(replace(first_question(), conversation="c"))
     assert failed.failure.kind is FailureKind.GPU_LOST
-    assert loaded.until(GpuLost)
+    assert new.until(GpuLost)
     used.assert_called_once()
-    assert not loaded.of(FellBackToDense)
+    assert not new.of(FellBackToDense)
     touched = mock.Mock(side_effect=AssertionError("the GPU was used again"))
     for where, name in (*POINTS.values(), (loader, "load_model")):
         monkeypatch.setattr(where, name, touched)
-    again = loaded.run(first_question())
+    again = new.run(first_question())
     assert again == replace(failed, turn=again.turn)
     for command in (Load(str(folders["target"])), CalibrateCosts()):
-        loaded.engine.send(command)
-        assert loaded.until(Failed, Loaded) == replace(failed, turn=None)
-    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
-    again = loaded.run(first_question())
+        new.engine.send(command)
+        assert new.until(Failed, Loaded) == replace(failed, turn=None)
+    new.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    again = new.run(first_question())
     assert again == replace(failed, turn=again.turn), "a policy is no command"
     touched.assert_not_called()
 
@@ -310,12 +328,12 @@ def test_a_gpu_lost_while_loading_is_reported(
 
 
 def test_a_gpu_lost_between_turns_is_reported_without_a_failed_turn(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+    new: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded.answer(first_question())
+    new.answer(first_question())
     monkeypatch.setattr(CachePool, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
-    assert isinstance(loaded.until(GpuLost, Failed, EngineWarning), GpuLost)
-    assert isinstance(loaded.run(first_question()), Failed)
+    assert isinstance(new.until(GpuLost, Failed, EngineWarning), GpuLost)
+    assert isinstance(new.run(first_question()), Failed)
 
 
 def test_background_prefill_does_not_hide_a_lost_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

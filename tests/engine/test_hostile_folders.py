@@ -25,6 +25,7 @@ from app.protocol.prompt import Message, Role
 from app.protocol.reasons import EngineFailure
 from tests import tiny
 from tests.patience import PATIENCE
+from tests.tables import table
 
 Change = Callable[[Path], object]
 
@@ -428,18 +429,18 @@ def test_there_are_enough_hostile_folders() -> None:
     assert len(HOSTILE) >= 40
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@table("name", HOSTILE)
 def test_a_hostile_folder_is_refused_with_one_sentence(
     sound: Path, tmp_path: Path, name: str
 ) -> None:
-    folder = tmp_path / "model"
+    folder = tmp_path / name / "model"
     shutil.copytree(sound, folder)
     HOSTILE[name](folder)
     began = time.monotonic()
     said = refusal(folder)
     assert time.monotonic() - began < SECONDS
     check_sentence(said)
-    assert not (tmp_path / MARK).exists()
+    assert not (folder.parent / MARK).exists()
 
 
 def test_modules_in_a_models_folder_are_not_run(sound: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from app.protocol.events import EngineWarning, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind, TemplateRule
 from app.protocol.reasons import Reason, ReasonCode
+from app.sandbox.process import TextProcess
 from tests import tiny
 from tests.engine.driver import Driver, question
+from tests.tables import table
 
 S, U, A = Role.SYSTEM, Role.USER, Role.ASSISTANT
 Said = tuple[Role, str]
@@ -93,10 +96,34 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     return of
 
 
+class OneTokenizer(TextProcess):
+    """Does not restart for the tokenizer that it has."""
+
+    spec = ""
+
+    def load(self, spec: str) -> None:
+        if spec != self.spec:
+            self.spec = spec
+            super().load(spec)
+
+
+PROCESSES: dict[Any, OneTokenizer] = {}
+"""By tokenizer."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes() -> Iterator[None]:
+    yield
+    while PROCESSES:
+        PROCESSES.popitem()[1].close()
+
+
 def builder(tokenizer: Any, template: str | None) -> PromptBuilder:
     tokenizer.chat_template = template
     tokenizer.has_chat_template = template is not None
-    return PromptBuilder(tokenizer)
+    if tokenizer not in PROCESSES:
+        PROCESSES[tokenizer] = OneTokenizer()
+    return PromptBuilder(tokenizer, PROCESSES[tokenizer])
 
 
 def conversation(*said: Said) -> tuple[Message, ...]:
@@ -133,8 +160,7 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize("kind", SPLITTERS)
-@pytest.mark.parametrize("name", TEMPLATES)
+@table("kind, name", product(SPLITTERS, TEMPLATES))
 def test_prompts_have_the_tokens_of_the_whole_text(
     family: Callable[[str], Any], kind: str, name: str
 ) -> None:
@@ -155,8 +181,7 @@ def test_prompts_have_the_tokens_of_the_whole_text(
     assert starts[-1] == len("hello there")
 
 
-@pytest.mark.parametrize("kind", SPLITTERS)
-@pytest.mark.parametrize("template", [None, TEMPLATES["Vicuna"]], ids=["none", "Vicuna"])
+@table("kind, template", product(SPLITTERS, [None, TEMPLATES["Vicuna"]]))
 def test_a_plain_completion_starts_with_the_tokenizers_bos(
     family: Callable[[str], Any], kind: str, template: str | None
 ) -> None:
@@ -262,7 +287,7 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_tokenizer(tiny.save(tmp_path_factory.mktemp("bytes")))
 
 
-@pytest.mark.parametrize(("name", "said", "expected", "rules"), ARRANGED)
+@table("name, said, expected, rules", ARRANGED)
 def test_messages_are_rearranged_for_strict_templates(
     byte_level: Any, name: str, said: tuple[Said, ...], expected: str, rules: set[TemplateRule]
 ) -> None:
@@ -321,10 +346,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@table("name", ENDS)
 def test_answers_end_where_the_template_ends_them(tmp_path: Path, name: str) -> None:
     template, end = ENDS[name]
-    folder = tiny.save(tmp_path / "model", template=template)
+    folder = tiny.save(tmp_path / name, template=template)
     for file, change in (
         ("config.json", {"eos_token_id": 256}),
         ("tokenizer_config.json", {"eos_token": "<|endoftext|>"}),
@@ -397,21 +422,21 @@ MARKED: dict[str, tuple[tuple[str, ...], str, str, str, str]] = {
 }
 
 
-@pytest.fixture(params=MARKED)
-def marked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str, str, str]:
+def marked(name: str, folder: Path) -> tuple[Any, str, str, str]:
     """(tokenizer, generated text, its reasoning, its answer)."""
-    tokens, named, written, thought, said = MARKED[request.param]
+    tokens, named, written, thought, said = MARKED[name]
     made = tiny.byte_tokenizer()
     made.add_special_tokens(list(tokens))
     template = f"{{% set x = '{named}' %}}{{% for m in messages %}}<|im_start|>{{{{ m.content }}}}"
-    tokenizer = loaded(tmp_path / "model", made, chat_template=template + "{% endfor %}")
+    tokenizer = loaded(folder, made, chat_template=template + "{% endfor %}")
     return tokenizer, written, thought, said
 
 
+@table("name", MARKED)
 def test_reasoning_is_not_part_of_the_answer_or_of_later_prompts(
-    marked: tuple[Any, str, str, str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer, written, thought, said = marked
+    tokenizer, written, thought, said = marked(name, tmp_path / name)
     ids = [*tokenizer.encode(written, add_special_tokens=False), tokenizer.eos_token_id]
     monkeypatch.setattr(TokenStream, "tokens", lambda *_: (token for token in ids))
     events: list[Token] = []
@@ -426,10 +451,11 @@ def test_reasoning_is_not_part_of_the_answer_or_of_later_prompts(
         assert text == f"<|im_start|>a<|im_start|>{said}<|im_start|>b"
 
 
+@table("name", MARKED)
 def test_an_answer_with_unknown_ids_continues_with_the_models_marks(
-    marked: tuple[Any, str, str, str],
+    name: str, tmp_path: Path
 ) -> None:
-    tokenizer, written, thought, said = marked
+    tokenizer, written, thought, said = marked(name, tmp_path / name)
     answer = Message(A, said, thinking=thought)
     prompt = PromptBuilder(tokenizer).build((Message(U, "a"), answer))
     text = tokenizer.decode(prompt.ids[-prompt.answer_prefix_len :].tolist())

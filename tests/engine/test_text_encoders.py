@@ -20,6 +20,7 @@ from app.engine.backend import memory
 from app.engine.model import encoder_tokenizer
 from app.engine.model.encoder_network import encode, load_weights, parse_shape
 from app.engine.model.encoder_tokenizer import EncoderTokenizer
+from app.engine.model.loader import load_encoder
 from app.engine.model.text_encoder import PIECE, STRIDE, TextEncoder
 from app.engine.pair_loader import load_pair
 from app.engine.progress import LoadError
@@ -35,6 +36,7 @@ from app.protocol.stats import Reading
 from app.sandbox.process import TextProcess
 from tests.engine.driver import Driver, question
 from tests.engine.encoders import CONFIGS, SAMPLE, VECTORS, texts, tokenizer, write
+from tests.tables import slow, table
 
 KINDS = tuple(CONFIGS)
 
@@ -50,11 +52,10 @@ def vectors(folder: Path, mean: bool) -> np.ndarray:
     return np.array(encode(load_weights(folder, config), shape, ids, mask))
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind, mean", [(kind, mean) for kind in KINDS for mean in (True, False)])
 def test_vectors_are_those_of_transformers(kind: str, mean: bool, tmp_path: Path) -> None:
     expected = json.loads(VECTORS.read_text())[f"{kind} {'mean' if mean else 'cls'}"]
-    assert np.abs(vectors(write(tmp_path, kind), mean) - expected).max() < 1e-4
+    assert np.abs(vectors(write(tmp_path / kind, kind), mean) - expected).max() < 1e-4
 
 
 def test_all_architectures_are_tested() -> None:
@@ -99,7 +100,7 @@ def tokens(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[EncoderToken
     return EncoderTokenizer(tmp_path / "tokenizer.json", TextProcess()), made
 
 
-@pytest.mark.parametrize("part", [1, 30, 1 << 14])
+@table("part", [1, 30, 1 << 14])
 def test_tokens_and_offsets_are_those_of_the_whole_text(
     part: int, tokens: tuple[EncoderTokenizer, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,8 +152,8 @@ BGE = "Represent this sentence for searching relevant passages: "
 NOMIC = {"query": "search_query: ", "document": "search_document: "}
 
 
-@pytest.mark.parametrize(
-    ("name", "stated", "query", "passage"),
+@table(
+    "name, stated, query, passage",
     [
         ("multilingual-e5-small", None, "query: ", "passage: "),
         ("multilingual-e5-large-instruct", None, "", ""),
@@ -167,7 +168,7 @@ NOMIC = {"query": "search_query: ", "document": "search_document: "}
 def test_prefixes(
     name: str, stated: dict[str, str] | None, query: str, passage: str, tmp_path: Path
 ) -> None:
-    folder = write(tmp_path, "bert")
+    folder = write(tmp_path / f"{name} {stated}", "bert")
     if stated is not None:
         (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": stated}))
     with_prefix, plain = TextEncoder(folder, name), TextEncoder(folder, "plain")
@@ -247,12 +248,12 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@table("name", REFUSED)
 def test_an_encoder_that_cannot_be_used_is_refused_in_one_sentence(
     name: str, tmp_path: Path
 ) -> None:
     damage, reason = REFUSED[name]
-    folder = write(tmp_path / "encoder", "bert")
+    folder = write(tmp_path / name, "bert")
     damage(folder)
     with pytest.raises(ModelError, match=reason):
         resolve_pair(str(target_path()), str(folder))
@@ -279,16 +280,29 @@ def _grow_vocabulary(file: Path) -> None:
     file.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("name", UNLOADABLE)
-def test_an_encoder_that_cannot_be_loaded_is_a_failure(name: str, tmp_path: Path) -> None:
+@table("name", UNLOADABLE)
+def test_an_encoder_that_cannot_be_loaded_is_a_failure(
+    name: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
     damage, reason = UNLOADABLE[name]
-    folder = write(tmp_path / "encoder", "bert")
-    load = resolve_pair(str(target_path()), str(folder))
+    folder = write(tmp_path / name, "bert")
+    load = resolve_pair(str(folders["target"]), str(folder))
     damage(folder)
+    with pytest.raises(LoadError) as caught:
+        load_encoder(str(load.draft), "encoder")
+    assert caught.value.failure.kind is FailureKind.MODEL_NOT_LOADED
+    assert reason in problem(caught.value.failure)
+
+
+def test_a_pair_is_not_loaded_if_its_encoder_fails(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "encoder", "bert")
+    load = resolve_pair(str(folders["target"]), str(folder))
+    drop_weight(folder)
     with pytest.raises(LoadError) as caught:
         load_pair(load)
     assert caught.value.failure.kind is FailureKind.MODEL_NOT_LOADED
-    assert reason in problem(caught.value.failure)
 
 
 def test_an_encoder_is_no_target(tmp_path: Path) -> None:
@@ -296,14 +310,16 @@ def test_an_encoder_is_no_target(tmp_path: Path) -> None:
         resolve_pair(str(write(tmp_path / "encoder", "bert")))
 
 
-def test_without_memory_it_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = resolve_pair(str(target_path()), str(write(tmp_path / "encoder", "bert")))
+def test_without_memory_it_is_not_loaded(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = resolve_pair(str(folders["target"]), str(write(tmp_path / "encoder", "bert")))
     monkeypatch.setattr(TextEncoder, "batch_bytes", 1 << 50)
     with pytest.raises(memory.NotEnoughMemory):
         load_pair(load)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bert", *map(slow, ("xlm-roberta", "modernbert"))])
 def test_a_turn_reads_with_the_chosen_encoder(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
