@@ -40,6 +40,7 @@ from tests.engine.driver import LIMIT, Driver
 from tests.engine.oracle import difference
 from tests.engine.test_cache_check import first_question
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
+from tests.tables import table
 from tests.tiny import build
 
 
@@ -362,11 +363,7 @@ def test_a_question_cancels_a_save_and_closing_completes_it(tmp_path: Path) -> N
 # ------------------------------------------------------------- recurrent layers alone
 
 
-@pytest.mark.parametrize(
-    ("needed", "later", "reused"),
-    [(None, None, 183), (FIRST, FIRST, 47), (FIRST, LATER, 4)],
-    ids=["dense", "nothing new is needed", "recalled"],
-)
+@table("needed, later, reused", [(None, None, 183), (FIRST, FIRST, 47), (FIRST, LATER, 4)])
 def test_a_purely_recurrent_model_reuses_its_cache(
     needed: tuple[int, ...] | None, later: tuple[int, ...] | None, reused: int
 ) -> None:
