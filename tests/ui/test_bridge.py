@@ -11,7 +11,7 @@ from itertools import pairwise
 from app.protocol.events import Closed, Token
 from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
-from tests.ui.helpers import SMALL, app_with, ask, started, until, until_shown
+from tests.ui.helpers import SMALL, app_with, ask, until, until_shown
 
 
 async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
@@ -48,17 +48,12 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
-    async with started(engine) as pilot:
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read", "Done.")
-
-
-async def test_events_after_the_screen_is_gone_do_not_disturb_the_engine() -> None:
-    engine = FakeEngine()
     app = app_with(engine)
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-    app.chat.bridge.listener(Closed())
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ Read", "Done.")
+    app.chat.bridge.listener(Closed())  # events after the screen is gone do not disturb the engine
 
 
 def test_a_bridge_gives_each_event_once() -> None:

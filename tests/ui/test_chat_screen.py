@@ -49,11 +49,13 @@ def sized(event: Event, phase: Phase, part: float) -> bool:
 
 
 async def test_the_pair_is_loaded_after_the_first_drawing() -> None:
-    engine = FakeEngine()
+    """With a hint at what would make the machine faster."""
+    engine = FakeEngine(load_story=LoadStory(faster="libfast"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(
             pilot, "ready", "qwen3-8b-4bit + qwen3-0.6b-4bit", "mem ", "5.5 GB of 24 GB"
         )
+        await until_shown(pilot, "run many times faster with libfast")
         assert engine.commands == [Load("models/target-model", "models/draft-model")]
 
 
@@ -74,44 +76,49 @@ async def test_a_dense_only_pair_says_so() -> None:
         await until_shown(pilot, "no sparse reading", "cannot skip text (gpt2 has no rotary")
 
 
-async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
-    engine = FakeEngine(load_story=LoadStory(faster="libfast"))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready", "run many times faster with libfast")
-
-
 # ------------------------------------------------------------------------------ pastes
 
 
-@pytest.mark.parametrize("text", [DOCUMENT, HOSTILE_DOCUMENT], ids=["plain", "hostile"])
-async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str) -> None:
-    engine = FakeEngine()
+async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly() -> None:
+    """Chips without a question ask for one."""
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
-        await paste(pilot, text)
-        await until_shown(pilot, "▣ Paste 1 · ")
-        assert pilot.app.screen.query_one(ComposeBox).text == ""
-        await ask(pilot, engine, "What jumps?")
-        message = engine.asks[0].messages[-1]
-        assert message.role is Role.USER
-        assert message.text == "What jumps?"
-        assert message.documents == (Document("paste-1.txt", text),)
-        await until_gone(pilot, "Paste 1")
-        await until_shown(pilot, "Read 2")
+        for number, text in enumerate((DOCUMENT, HOSTILE_DOCUMENT)):
+            await paste(pilot, text)
+            await until_shown(pilot, "▣ Paste 1 · ")
+            assert pilot.app.screen.query_one(ComposeBox).text == ""
+            if text == DOCUMENT:
+                await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
+                await pilot.press("enter")
+                await until_shown(pilot, "Type a question about the attachments")
+                assert engine.asks == []
+            await ask(pilot, engine, "What jumps?")
+            message = engine.asks[number].messages[-1]
+            assert message.role is Role.USER
+            assert message.text == "What jumps?"
+            assert message.documents == (Document("paste-1.txt", text),)
+            await until_gone(pilot, "Paste 1")
+            await until_shown(pilot, "Read 2")
+            await pilot.press("ctrl+n", "ctrl+n")
+            await until_gone(pilot, "What jumps?")
 
 
-async def test_4096_bytes_are_typed_and_one_more_is_a_chip() -> None:
+async def test_pastes_are_typed_up_to_4096_bytes_and_chips_can_be_taken_away() -> None:
+    """By backspace in an empty box, the last one; by its cross, any."""
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         box = pilot.app.screen.query_one(ComposeBox)
+        # A short hostile paste is shown as it will be sent.
+        await paste(pilot, "red \x1b[31m\r\nnext")
+        await until(pilot, lambda: box.text == "red ␛[31m\nnext")
+        box.clear()
         await paste(pilot, "é" * 2_048)
         await until(pilot, lambda: box.text == "é" * 2_048)
         box.clear()
         await paste(pilot, "é" * 2_048 + "e")
         await until_shown(pilot, "Paste 1")
         assert box.text == ""
-
-
-async def test_backspace_in_an_empty_box_takes_the_last_chip() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await pilot.press("backspace")
+        await until_gone(pilot, "Paste 1")
         await paste(pilot, DOCUMENT)
         await paste(pilot, DOCUMENT + "more")
         await until_shown(pilot, "Paste 2")
@@ -120,11 +127,6 @@ async def test_backspace_in_an_empty_box_takes_the_last_chip() -> None:
         await pilot.press("backspace")
         await until_gone(pilot, "Paste 2")
         await until_shown(pilot, "Paste 1")
-
-
-async def test_the_cross_of_a_chip_takes_that_chip() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
         await paste(pilot, DOCUMENT + "more")
         await until_shown(pilot, "Paste 2")
         line = next(line for line in screen_text(pilot).splitlines() if "Paste 1" in line)
@@ -132,33 +134,6 @@ async def test_the_cross_of_a_chip_takes_that_chip() -> None:
         await pilot.click(chip, offset=(line.index("✕") - chip.region.x, 0))
         await until_gone(pilot, "Paste 1")
         await until_shown(pilot, "Paste 2")
-
-
-async def test_a_short_hostile_paste_is_shown_as_it_will_be_sent() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await paste(pilot, "red \x1b[31m\r\nnext")
-        box = pilot.app.screen.query_one(ComposeBox)
-        await until(pilot, lambda: box.text == "red ␛[31m\nnext")
-
-
-async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read")
-        pilot.app.screen.query_one(PrefillPanel).focus()
-        await paste(pilot, "pasted")
-        await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "pasted")
-
-
-async def test_chips_without_a_question_ask_for_one() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
-        await pilot.press("enter")
-        await until_shown(pilot, "Type a question about the attachments")
-        assert engine.asks == []
 
 
 # ------------------------------------------------------------------------------ reading
@@ -199,6 +174,10 @@ async def test_the_panel_opens_and_folds() -> None:
         await until(pilot, lambda: panel.region.height == 1, "the layout of the folded panel")
         await pilot.click(panel)
         await until_shown(pilot, "▾ Read")
+        # A paste while a panel has the focus goes to the box.
+        panel.focus()
+        await paste(pilot, "pasted")
+        await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "pasted")
 
 
 async def test_the_answer_is_there_once_and_whole() -> None:
@@ -214,13 +193,6 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 
-async def test_a_fallback_is_shown_with_its_reason() -> None:
-    engine = FakeEngine(Story(falls_back="no draft"))
-    async with started(engine) as pilot:
-        await ask(pilot, engine)
-        await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
-
-
 async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
     async with started(engine) as pilot:
@@ -229,6 +201,10 @@ async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() ->
         engine.story = Story(answer="Fine.")
         await ask(pilot, engine, "And now?")
         assert [message.text for message in engine.asks[1].messages] == ["And now?"]
+        # A fallback is shown with its reason.
+        engine.story = Story(answer="Fine.", falls_back="no draft")
+        await ask(pilot, engine)
+        await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
 async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
@@ -245,7 +221,7 @@ async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
 
 
 async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_itself() -> None:
-    engine = FakeEngine(Story(unsure=True))
+    engine = FakeEngine(Story(answer="Yes.", unsure=True))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
@@ -258,6 +234,7 @@ async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_it
         assert engine.asks[1].mode is Mode.FULL
 
 
+@pytest.mark.slow
 async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_start(
     tmp_path: Path,
 ) -> None:

@@ -59,6 +59,15 @@ async def test_one_question_waits_and_a_second_is_refused() -> None:
         await until(pilot, lambda: len(engine.asks) == 2, "the waiting question to be sent")
         assert [m.text for m in engine.asks[1].messages][::2] == ["First?", "Second?"]
         await until_gone(pilot, "queued · Esc takes it back")
+        # Escape says at once that a long step is being stopped.
+        await pilot.press("ctrl+u")
+        await until_shown(pilot, "Esc stop")
+        await pilot.press("escape")
+        await until_shown(pilot, "Stopping.")
+        assert engine.cancelled == [2]
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await until_gone(pilot, "Stopping.")
 
 
 async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -> None:
@@ -89,18 +98,6 @@ async def test_escape_takes_back_the_queued_question_and_then_stops() -> None:
         assert engine.cancelled == []
         await pilot.press("escape")
         await until(pilot, lambda: engine.cancelled == [1])
-
-
-async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
-    engine = FakeEngine(stepping=True)
-    async with started(engine) as pilot:
-        await ask(pilot, engine)
-        await pilot.press("escape")
-        await until_shown(pilot, "Stopping.")
-        assert engine.cancelled == [1]
-        engine.finish()
-        await until_shown(pilot, "stopped before the first word")
-        await until_gone(pilot, "Stopping.")
 
 
 async def test_a_stopped_answer_keeps_its_text() -> None:
@@ -138,7 +135,7 @@ async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversa
 
 
 async def test_again_in_full_replaces_the_turn() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         await pilot.press("ctrl+r")
         await until_shown(pilot, "There is no question to ask again.")

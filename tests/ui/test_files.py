@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from app.ui.app import SpecchatApp
 from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
 from app.ui.files.screen import FilesScreen, FileTree, ReadChoice, TreeRow, row_content
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow, table
 from tests.ui.helpers import (
     LONG,
     SMALL,
@@ -67,15 +69,6 @@ async def go_to(pilot: Pilot[None], name: str) -> None:
     await until(pilot, lambda: name in screen.list.highlighted, name)
 
 
-async def test_an_answer_says_which_files_it_is_from() -> None:
-    engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=(150, 30)) as pilot:
-        await answered(pilot, engine)
-        await until_shown(
-            pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change"
-        )
-
-
 async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
     engine = FakeEngine(STORY, stepping=True)
     async with started(engine) as pilot:
@@ -90,13 +83,17 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         engine.advance_to(lambda event: isinstance(event, Retrieved))
         await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")
         engine.finish()
+        await pilot.resize_terminal(150, 30)
+        await until_shown(
+            pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change"
+        )
 
 
 NAMES = ["middleware/csrf.py:29–56, 130–250", "template/utils.py", "views/csrf.py:1–20"]
 
 
-@pytest.mark.parametrize(
-    ("width", "shown"),
+@table(
+    "width, shown",
     [
         (90, "middleware/csrf.py:29–56, 130–250, template/utils.py, views/csrf.py:1–20"),
         (60, "csrf.py:29–56, 130–250, utils.py, csrf.py:1–20"),
@@ -124,18 +121,7 @@ def test_for_a_single_document_the_line_says_how_much_was_chosen() -> None:
     assert chosen_text([part], [long, long], ["long.py:1–80"], 40) == "1 of 2 files: long.py:1–80"
 
 
-async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
-        await answered(pilot, engine)
-    async with kept_app(tmp_path, FakeEngine(STORY), size=(150, 30)) as (pilot, _):
-        await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
-        await open_files(pilot)
-        await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
-        await pilot.press("escape")
-        await until_gone(pilot, "Type to find")
-
-
-@pytest.mark.parametrize("size", [SMALL, (60, 20), (160, 40)])
+@pytest.mark.parametrize("size", [SMALL, slow((60, 20)), slow((160, 40))])
 async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int]) -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=size) as pilot:
@@ -153,13 +139,7 @@ async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int])
         await until(pilot, lambda: not screen.list.filter.value)
         lines = screen_text(pilot).splitlines()
         assert all(len(line) <= size[0] for line in lines)
-
-
-async def test_folders_open_and_close() -> None:
-    engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await answered(pilot, engine)
-        screen = await open_files(pilot)
+        # Folders open and close.
         screen.draw("repo/parts/")
         await pilot.press("right")
         await until_shown(pilot, "▾ parts/", "▸ part0/")
@@ -209,15 +189,22 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await pilot.press("space", "escape", "escape")
         await until_shown(pilot, "Files from the next question on: 1 always.")
         assert len(engine.asks) == 1
-    async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
-        await until_shown(pilot, "ready", "3 of 30 files")
+    engine = FakeEngine(STORY)
+    async with kept_app(tmp_path, engine, size=(150, 30)) as (pilot, _):
+        # A stored answer says it too.
+        await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
+        await open_files(pilot)
+        await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
+        await pilot.press("escape")
+        await until_gone(pilot, "Type to find")
         await ask(pilot, engine, "What is the urlconf?")
         assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
-        await until_shown(pilot, "3 of 30 files: file7.txt, ")
+        await until_shown(pilot, "3 of 30 files: parts/part0/file7.txt, ")
         await open_files(pilot)
         await until_shown(pilot, "from an earlier question", "2 from earlier questions")
 
 
+@pytest.mark.slow
 async def test_files_that_made_room_for_a_later_question_are_not_shown() -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=(100, 30)) as pilot:
@@ -249,6 +236,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
         await until_shown(pilot, "3 of 30 files: long.py", "README.md")
 
 
+@pytest.mark.slow
 async def test_if_all_files_fit_they_are_shown_as_read() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
@@ -366,8 +354,7 @@ def test_choices_for_files_that_are_not_listed_stay() -> None:
     assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)
 
 
-@pytest.mark.parametrize("width", [20, 40, 76, 200])
-@pytest.mark.parametrize("choice", [None, *ReadChoice])
+@table("width, choice", itertools.product([20, 40, 76, 200], [None, *ReadChoice]))
 def test_each_row_is_a_line(width: int, choice: ReadChoice | None) -> None:
     for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
         why = "words: " + "resolver, " * 20

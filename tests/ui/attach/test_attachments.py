@@ -39,6 +39,7 @@ from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
+from tests.tables import table
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -90,7 +91,7 @@ def repository(root: Path) -> Path:
 
 
 async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
@@ -129,7 +130,7 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
 
 async def test_a_part_is_chosen_from_the_chip(tmp_path: Path) -> None:
     path = written(tmp_path / "a.pdf", pdf_of(*(f"This is page {n}." for n in range(1, 13))))
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         attach(pilot, path)
         await until_shown(pilot, "▣ a.pdf · ")
@@ -182,7 +183,7 @@ async def test_the_text_of_pictures_is_recognised_if_the_user_wants_it(
 ) -> None:
     fake_rapidocr(tmp_path / "packages", monkeypatch)
     path = written(tmp_path / "scan.pdf", pdf_of("", ""))
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         attach(pilot, path)
         await until_shown(pilot, "pictures but no text", "Recognise the text of its pictures?")
@@ -221,6 +222,7 @@ async def test_pages_that_are_pictures_are_recognised_from_the_chip(
         assert restored.doubt_text == "1 page read by OCR"
 
 
+@pytest.mark.slow
 async def test_recognition_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_rapidocr(tmp_path / "packages", monkeypatch, "time.sleep(60)")
     path = written(tmp_path / "scan.pdf", pdf_of(""))
@@ -233,7 +235,7 @@ async def test_recognition_can_be_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         await until_gone(pilot, "scan.pdf")
 
 
-async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:
+def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:
     for number in range(4):
         written(tmp_path / "docs" / f"{number}.txt", "Text.\n")
     written(tmp_path / "docs" / "0.bin", b"\0")
@@ -251,9 +253,12 @@ async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) 
 async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path) -> None:
     note = written(tmp_path / "My note.txt", "Note.\n")
     missing = tmp_path / "gone.txt"
-    async with kept_app(tmp_path / "data", engine := FakeEngine()) as (pilot, _):
+    async with kept_app(tmp_path / "data", engine := FakeEngine(Story(answer="Yes."))) as (
+        pilot,
+        _,
+    ):
         await ask(pilot, engine, "Before?")
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     paths = [str(note), str(repository(tmp_path)), str(missing)]
     async with kept_app(tmp_path / "data", engine, attached=paths) as (pilot, app):
         await until_shown(pilot, "▣ My note.txt", "▣ src/", "There is no file or folder")
@@ -275,6 +280,12 @@ async def test_keys_reach_every_chip(tmp_path: Path) -> None:
             await until(pilot, lambda chip=chip: pilot.app.focused is chip, "the chip before")
         await pilot.press("shift+tab")
         await until(pilot, lambda: pilot.app.focused is pilot.app.chat.composer.box)
+        # The same text is attached once.
+        await paste(pilot, f"1{DOCUMENT}")
+        await until_shown(pilot, "Already attached, as part of 'Paste 2'.")
+        attach(pilot, written(tmp_path / "fox.txt", f"2{DOCUMENT}"))
+        await until_shown(pilot, "Already attached, as part of 'Paste 3'.")
+        await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 3)
 
 
 async def test_progress_and_stopping_it(tmp_path: Path) -> None:
@@ -285,10 +296,7 @@ async def test_progress_and_stopping_it(tmp_path: Path) -> None:
         await pilot.press("backspace")
         await until_gone(pilot, "src")
         assert pilot.app.chat.attachments.jobs(pilot.app.chat.open_chats.shown) == ()
-
-
-async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
-    async with started() as pilot:
+        # Of a PDF file the pages are counted.
         held = Held()
         held.progress = ReadProgress(1, 0, 0, "a.pdf", 41, 300)
         pilot.app.chat.attachments.read = held
@@ -298,39 +306,38 @@ async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
         await until_gone(pilot, "a.pdf")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [("gone", None, "There is no file"), ("a.bin", b"\0" * 999, "binary"), ("e", b"", "empty")],
-    ids=["gone", "binary", "empty"],
+UNREADABLE = (
+    ("gone", None, "There is no file"),
+    ("a.bin", b"\0" * 999, "binary"),
+    ("e", b"", "empty"),
 )
-async def test_an_unreadable_file_is_reported_and_the_typed_text_stays(
-    tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
-    if content is not None:
-        written(tmp_path / name, content)
+
+
+async def test_an_unreadable_file_is_reported_and_the_typed_text_stays(tmp_path: Path) -> None:
+    def fails(reading: FileJob) -> Attachment:
+        raise UserError("It is \x1b[31mgone", "look elsewhere")
+
     async with started(size=(200, 24)) as pilot:
-        await type_in(pilot, "What is")
-        attach(pilot, tmp_path / name)
-        await until_shown(pilot, words)
-        assert box_text(pilot) == f"What is @{name}"
-        await until(pilot, lambda: not pilot.app.screen.query(Chip))
-
-
-async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
-    async with started() as pilot:
-        await paste(pilot, DOCUMENT)
-        await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Already attached, as part of 'Paste 1'.")
-        attach(pilot, written(tmp_path / "fox.txt", DOCUMENT))
-        await until_shown(pilot, "Already attached, as part of 'Paste 1'.")
-        await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 1)
+        for name, content, words in UNREADABLE:
+            if content is not None:
+                written(tmp_path / name, content)
+            await type_in(pilot, "What is")
+            attach(pilot, tmp_path / name)
+            await until_shown(pilot, words)
+            assert box_text(pilot) == f"What is @{name}"
+            await until(pilot, lambda: not pilot.app.screen.query(Chip))
+            await pilot.press("ctrl+u")
+        # An error is one sentence.
+        pilot.app.chat.attachments.read = fails
+        attach(pilot, tmp_path / "x")
+        await until_shown(pilot, "It is ␛[31mgone: look elsewhere.")
 
 
 # ------------------------------------------------------------------------------ asking meanwhile
 
 
 async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
@@ -344,11 +351,8 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
         await until(pilot, lambda: engine.asks)
         assert engine.asks[0].messages[0].documents == (Document("a.txt", "Text.\n"),)
         assert box_text(pilot) == ""
-
-
-async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
+        await until(pilot, lambda: not pilot.app.chat.busy)
+        # The models get documents in the order of the chips.
         pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
         await until_shown(pilot, "slow.txt")
@@ -358,7 +362,7 @@ async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path
         held.go_on()
         await until_shown(pilot, "▣ slow.txt")
         await ask(pilot, engine)
-        documents = engine.asks[0].messages[0].documents
+        documents = engine.asks[1].messages[-1].documents
         assert [each.name for each in documents] == ["slow.txt", "quick.txt"]
 
 
@@ -382,15 +386,21 @@ async def test_a_chip_says_tokens_once_they_are_counted() -> None:
 async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
     src = repository(tmp_path)
     written(src / "same.py", "print()\n" * 30)
-    async with kept_app(tmp_path / "store") as (pilot, _):
+    log = written(tmp_path / "a.log", "".join(f"request {n}\n" for n in range(1, 21)))
+    async with kept_app(tmp_path / "store", size=(130, 30)) as (pilot, app):
         attach(pilot, written(tmp_path / "a.txt", "A.\n"))
         attach(pilot, src)
         await until_shown(pilot, "▣ src/", "▣ a.txt")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "▣ Paste 1")
+        app.chat.attachments.attach(f"{log}#5-6,9", "@a.log#5-6,9")
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
     written(tmp_path / "a.txt", "Changed since.\n")
-    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+    engine = FakeEngine(Story(answer="Yes."))
+    async with kept_app(tmp_path / "store", engine, size=(130, 30)) as (pilot, app):
         await until_shown(pilot, "▣ a.txt", "▣ src/ · 2 files", "2 skipped", "▣ Paste 1")
+        await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
+        assert len(app.screen.query(Chip)) == 4
         await pilot.click(app.screen.query(Chip)[1], offset=(4, 0))
         await until_shown(pilot, "2 files read, 2 skipped", "src/.env", "src/data.bin")
         await pilot.press("escape")
@@ -398,30 +408,43 @@ async def test_attachments_are_there_at_the_next_start(tmp_path: Path) -> None:
         await pilot.press("escape")  # back to the box
         await ask(pilot, engine)
         documents = engine.asks[0].messages[0].documents
-        names = ["a.txt", "src/", "src/main.py", "src/same.py", "paste-1.txt"]
+        part = ["a.log#5-6,9"] * 2
+        names = ["a.txt", "src/", "src/main.py", "src/same.py", "paste-1.txt", *part]
         assert [each.name for each in documents] == names
+        assert [(each.line, each.text) for each in documents[-2:]] == [
+            (5, "request 5\nrequest 6\n"),
+            (9, "request 9\n"),
+        ]
         assert documents[0].text == "A.\n"
 
 
+@pytest.mark.slow
 async def test_parts_keep_their_line_numbers(tmp_path: Path) -> None:
     path = written(tmp_path / "a.log", "".join(f"request {n}\n" for n in range(1, 21)))
     lines = [("a.log#5-6,9", 5, "request 5\nrequest 6\n"), ("a.log#5-6,9", 9, "request 9\n")]
     async with kept_app(tmp_path / "store") as (pilot, app):
         app.chat.attachments.attach(f"{path}#5-6,9", "@a.log#5-6,9")
         await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
-    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+    async with kept_app(tmp_path / "store", engine := FakeEngine(Story(answer="Yes."))) as (
+        pilot,
+        app,
+    ):
         await until_shown(pilot, "▣ a.log#5-6,9 · ", "3 lines")
         assert len(app.screen.query(Chip)) == 1
         await ask(pilot, engine)
         documents = engine.asks[0].messages[0].documents
         assert [(each.name, each.line, each.text) for each in documents] == lines
-    async with kept_app(tmp_path / "store", engine := FakeEngine()) as (pilot, app):
+    async with kept_app(tmp_path / "store", engine := FakeEngine(Story(answer="Yes."))) as (
+        pilot,
+        app,
+    ):
         await until_shown(pilot, "▣ a.log#5-6,9  ")
         await ask(pilot, engine, "And then?")
         documents = engine.asks[0].messages[0].documents
         assert [(each.name, each.line, each.text) for each in documents] == lines
 
 
+@pytest.mark.slow
 async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) -> None:
     async with kept_app(tmp_path / "store") as (pilot, app):
         app.chat.attachments.read = Held()
@@ -452,6 +475,7 @@ async def test_a_file_goes_to_the_conversation_in_which_it_was_attached(tmp_path
         await until_shown(pilot, "▣ a.txt")
 
 
+@pytest.mark.slow
 async def test_a_returned_question_keeps_the_facts_of_its_files(tmp_path: Path) -> None:
     engine = FakeEngine(step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -467,23 +491,15 @@ async def test_a_returned_question_keeps_the_facts_of_its_files(tmp_path: Path) 
 # ------------------------------------------------------------------------------ narrow, hostile
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-async def test_a_long_name_gives_way_and_the_cross_stays(width: int) -> None:
+async def test_a_long_name_gives_way_and_the_cross_stays() -> None:
     thing = make_attachment([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
-    async with app_with(FakeEngine()).run_test(size=(width, 24)) as pilot:
+    async with app_with(FakeEngine()).run_test(size=(60, 24)) as pilot:
         pilot.app.chat.composer.chips.add(thing)
-        await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
-        assert "\x1b" not in screen_text(pilot)
-
-
-async def test_an_error_is_one_sentence(tmp_path: Path) -> None:
-    def fails(reading: FileJob) -> Attachment:
-        raise UserError("It is \x1b[31mgone", "look elsewhere")
-
-    async with started() as pilot:
-        pilot.app.chat.attachments.read = fails
-        attach(pilot, tmp_path / "x")
-        await until_shown(pilot, "It is ␛[31mgone: look elsewhere.")
+        for width in (60, 80, 120):
+            await pilot.resize_terminal(width, 24)
+            await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
+            assert "\x1b" not in screen_text(pilot)
+            assert all(len(line) <= width for line in screen_text(pilot).splitlines())
 
 
 FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])
@@ -518,7 +534,7 @@ def test_no_notes_for_files_and_for_too_many_skipped() -> None:
     assert to_notes((replace(FOLDER, skipped=many, doubtful=(ODD,)),)) == ""
 
 
-@pytest.mark.parametrize(
+@table(
     "notes",
     [
         "",
@@ -537,8 +553,8 @@ def test_damaged_notes_are_ignored(notes: str) -> None:
     assert (found.skipped, found.doubtful) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
+@table(
+    "given, text",
     [
         ("a\rb\r", "a\nb\n"),  # what a terminal makes of newlines
         ("a\nb\r", "a\nb\r"),  # real newlines: nothing is touched

@@ -16,7 +16,7 @@ from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import DELETED
 from app.ui.attach.chips import Chip
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.attach.test_attachments import Held, attach
 from tests.ui.helpers import (
@@ -68,7 +68,7 @@ def texts(engine: FakeEngine) -> list[list[str]]:
 
 async def test_an_unsent_file_that_changes_is_read_again_in_its_place(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         await checked(pilot)
@@ -76,17 +76,34 @@ async def test_an_unsent_file_that_changes_is_read_again_in_its_place(tmp_path: 
         written(path, NEW)
         await checked(pilot)
         await until_shown(pilot, "▣ contract.txt · changed, ⏎ reads it again · ")
+        # Reading again can be cancelled.
+        read, chat(pilot).attachments.read = chat(pilot).attachments.read, Held()
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "◌ contract.txt · reading")
+        await pilot.press("shift+tab", "backspace")
+        await until_shown(pilot, "▣ contract.txt · changed")
+        (item,) = chat(pilot).composer.chips.attached
+        assert item.documents[0].text == OLD
+        chat(pilot).attachments.read = read
         await pilot.press("shift+tab", "enter")
         await until_gone(pilot, "changed")
         await until_shown(pilot, "▣ contract.txt · 27 B")
         await ask(pilot, engine)
         assert texts(engine) == [[NEW]]
+        # The command looks for changes itself.
+        await pilot.press(*"/read-again", "enter")
+        await until_shown(pilot, "No attached file has changed.")
+        written(path, "Longer: " + NEW)
+        await pilot.press(*"/read-again", "enter")
+        await until_shown(pilot, "▣ contract.txt")
+        await ask(pilot, engine, "And now?")
+        assert texts(engine) == [["Longer: " + NEW], []]
 
 
 @asynccontextmanager
 async def sent_and_changed(path: Path) -> AsyncIterator[tuple[Pilot[None], FakeEngine]]:
     """The app, after this file was sent with a question and then changed."""
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         await ask(pilot, engine)
@@ -110,15 +127,29 @@ async def test_a_sent_file_that_changes_is_offered_and_replaced(tmp_path: Path) 
         assert first.question.documents[0].text == OLD
         await checked(pilot)
         assert not chat(pilot).composer.chips.offers
+        # An offer can be dismissed until the file changes again.
+        written(path, "Longer: " + NEW)
+        await checked(pilot)
+        await until_shown(pilot, "↻ contract.txt")
+        await pilot.press("shift+tab", "backspace")
+        await until_gone(pilot, "↻ contract.txt")
+        await checked(pilot)
+        assert not chat(pilot).composer.chips.offers
+        written(path, "Longer still: " + NEW)
+        await checked(pilot)
+        await until_shown(pilot, "↻ contract.txt")
 
 
 async def test_the_offer_comes_back_with_the_conversation(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
-    async with kept_app(tmp_path / "data", engine := FakeEngine()) as (pilot, _):
+    async with kept_app(tmp_path / "data", engine := FakeEngine(Story(answer="Yes."))) as (
+        pilot,
+        _,
+    ):
         await attached(pilot, path)
         await ask(pilot, engine)
     written(path, NEW)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "data", engine, size=(110, 30)) as (pilot, _):
         await until_shown(pilot, "↻ contract.txt · changed")
         await pilot.press(*"/read-again", "enter")
@@ -127,36 +158,9 @@ async def test_the_offer_comes_back_with_the_conversation(tmp_path: Path) -> Non
         assert texts(engine) == [[NEW], []]
 
 
-async def test_the_command_looks_for_changes_itself(tmp_path: Path) -> None:
-    path = written(tmp_path / "contract.txt", OLD)
-    async with started(engine := FakeEngine(), size=(110, 30)) as pilot:
-        await attached(pilot, path)
-        await ask(pilot, engine)
-        await pilot.press(*"/read-again", "enter")
-        await until_shown(pilot, "No attached file has changed.")
-        written(path, NEW)
-        await pilot.press(*"/read-again", "enter")
-        await until_shown(pilot, "▣ contract.txt")
-        await ask(pilot, engine, "And now?")
-        assert texts(engine) == [[NEW], []]
-
-
-async def test_an_offer_can_be_dismissed_until_the_file_changes_again(tmp_path: Path) -> None:
-    path = written(tmp_path / "contract.txt", OLD)
-    async with sent_and_changed(path) as (pilot, _):
-        await until_shown(pilot, "↻ contract.txt")
-        await pilot.press("shift+tab", "backspace")
-        await until_gone(pilot, "↻ contract.txt")
-        await checked(pilot)
-        assert not chat(pilot).composer.chips.offers
-        written(path, "Longer: " + NEW)
-        await checked(pilot)
-        await until_shown(pilot, "↻ contract.txt")
-
-
 async def test_a_file_that_is_gone_says_so_and_stays_as_it_was(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         path.unlink()
@@ -174,25 +178,10 @@ async def test_a_file_that_is_gone_says_so_and_stays_as_it_was(tmp_path: Path) -
         assert box_text(pilot) == ""
 
 
-async def test_reading_again_can_be_cancelled(tmp_path: Path) -> None:
-    path = written(tmp_path / "contract.txt", OLD)
-    async with started(size=(110, 30)) as pilot:
-        await attached(pilot, path)
-        written(path, NEW)
-        await checked(pilot)
-        chat(pilot).attachments.read = Held()
-        await pilot.press("shift+tab", "enter")
-        await until_shown(pilot, "◌ contract.txt · reading")
-        await pilot.press("shift+tab", "backspace")
-        await until_shown(pilot, "▣ contract.txt · changed")
-        (item,) = chat(pilot).composer.chips.attached
-        assert item.documents[0].text == OLD
-
-
 async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "c.txt"):
         written(tmp_path / "src" / name, f"{name} is old\n")
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     app = app_with(engine)
     app.chat._watches = True
     async with app.run_test(size=(110, 30)) as pilot:
@@ -220,17 +209,7 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         assert added == ["d.txt is new\n"]
         await checks(pilot, chat(pilot).attachments.check)
         assert not chat(pilot).composer.chips.offers
-
-
-async def test_a_new_file_that_cannot_be_read_is_said_once(tmp_path: Path) -> None:
-    written(tmp_path / "src" / "a.txt", "a\n")
-    engine = FakeEngine()
-    app = app_with(engine)
-    app.chat._watches = True
-    async with app.run_test(size=(110, 30)) as pilot:
-        await until_shown(pilot, "ready")
-        await attached(pilot, tmp_path / "src")
-        await ask(pilot, engine)
+        # A new file that cannot be read is said once.
         written(tmp_path / "src" / "new.bin", b"\0\1")
         await checks(pilot, chat(pilot).attachments.check)
         await until_shown(pilot, "↻ src/ · 1 new")
@@ -241,10 +220,11 @@ async def test_a_new_file_that_cannot_be_read_is_said_once(tmp_path: Path) -> No
         assert not chat(pilot).composer.chips.offers
 
 
+@pytest.mark.slow
 async def test_files_of_a_folder_wait_while_its_new_version_is_unsent(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         written(tmp_path / "src" / name, f"{name} is old\n")
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, tmp_path / "src")
         await ask(pilot, engine)
@@ -265,7 +245,7 @@ async def test_a_drive_that_does_not_answer_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "contract.txt", OLD)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         await ask(pilot, engine)
@@ -282,7 +262,7 @@ async def test_a_drive_that_does_not_answer_holds_up_nothing(
 
 async def test_the_context_meter_counts_one_version_only(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD * 400)
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     load = Load(str(target_path()), str(draft_path()))
     async with SpecchatApp(engine, load).run_test(size=(110, 30)) as pilot:
         await until_shown(pilot, "ready")

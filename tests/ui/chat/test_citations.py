@@ -60,11 +60,8 @@ async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
         view.answer.action_run("copy")
         await until(pilot, lambda: app.clipboard.startswith("The fox jumps.¹"), "the copy")
         assert f'¹ paste-1.txt, line 1,001: "{LINE}"' in app.clipboard
-
-
-async def test_a_list_of_citations_leads_to_a_passage() -> None:
-    async with answered(ANSWER, CITED) as pilot:
-        await until_shown(pilot, "▸ 2 citations")
+        # A list of them leads to a passage.
+        app.chat.composer.box.focus()
         await pilot.press("tab", "ctrl+x")
         await until_shown(pilot, "⏎ show the passage", "[2] paste-1.txt, line 1:")
         await pilot.press("down", "enter")

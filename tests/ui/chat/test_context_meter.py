@@ -13,10 +13,10 @@ from app.ui.app import SpecchatApp
 from app.ui.chat import asking
 from app.ui.chat.chrome import ContextMeter
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
-    app_with,
     ask,
     attach,
     paste,
@@ -45,7 +45,7 @@ def drawn(meter: ContextMeter) -> list[str]:
     return [each.plain for each in meter.variants()]
 
 
-async def test_the_sketch_of_the_design() -> None:
+def test_the_sketch_of_the_design() -> None:
     assert drawn(ContextMeter(118_100, 104, 131_072, 0.4)) == [
         "ctx 118K/131K ▓▓▓▓▓▓▓▓▓░   new 0.1K · est <1 s",
         "ctx 118K/131K   new 0.1K · est <1 s",
@@ -60,16 +60,18 @@ async def test_the_sketch_of_the_design() -> None:
     assert drawn(ContextMeter(40_000, 960, 40_960))[1] == "ctx 41K/41K full   new 1.0K"
 
 
-async def test_an_empty_conversation_says_how_much_there_is_room_for() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready", "next: AUTO", "ctx 0/41K ░░░░░░░░░░")
-        assert "new" not in figures(pilot)
-
-
 async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+        # An empty conversation says how much there is room for.
+        await until_shown(pilot, "ready", "next: AUTO", "ctx 0/41K ░░░░░░░░░░")
+        assert "new" not in figures(pilot)
+        # A note says before sending that not everything fits.
+        await paste(pilot, DOCUMENT * 3)
+        await until_shown(pilot, " tokens in 1 file · only the best parts are read")
+        await until_shown(pilot, "ctx 20K/41K ▓▓▓▓▓░░░░░   new 20K")  # half of it
+        await pilot.press("backspace")
+        await until_gone(pilot, "only the best parts")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, " tok · 2,276 lines", "/41K ▓", "next: AUTO  (^T in full)")
         (chip,) = pilot.app.chat.composer.chips.attached  # type: ignore[attr-defined]
@@ -128,17 +130,6 @@ async def test_no_keep_saves_anything_if_everything_is_cached() -> None:
         await until_shown(pilot, "saves nothing (all cached)")
 
 
-async def test_a_note_says_before_sending_that_not_everything_fits() -> None:
-    engine = FakeEngine()
-    async with counting_app(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await paste(pilot, DOCUMENT * 3)
-        await until_shown(pilot, " tokens in 1 file · only the best parts are read")
-        await until_shown(pilot, "ctx 20K/41K ▓▓▓▓▓░░░░░   new 20K")  # half of it
-        await pilot.press("backspace")
-        await until_gone(pilot, "only the best parts")
-
-
 async def test_each_question_about_a_large_folder_gets_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
     async with started(engine) as pilot:
@@ -152,7 +143,7 @@ async def test_each_question_about_a_large_folder_gets_other_files() -> None:
         await until(pilot, lambda: "new 5.5K" in figures(pilot))  # half of what is left
 
 
-@pytest.mark.parametrize("width", [46, 60, 80, 200])
+@pytest.mark.parametrize("width", [46, slow(60), slow(80), slow(200)])
 async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "lacks_document", lambda load, turns, documents: False)
     engine = FakeEngine(Story(answer="Yes."))

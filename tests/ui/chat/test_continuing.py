@@ -13,6 +13,7 @@ from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, Story, does_not_fit
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -37,16 +38,29 @@ async def test_a_cut_off_answer_is_continued_in_place() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "■ cut off at 3 tokens (limit: Max tokens in F2) · F4 continues")
         await until_shown(pilot, "▸ Read 21% in 1.9 s")
+        # One that cannot be continued stays and says why.
+        engine.story = Story(failure=does_not_fit())
+        await pilot.press("f4")
+        await until_shown(pilot, "✗ not continued: Reading 118,204 tokens", "The tenant")
+        await until_shown(pilot, "· F4", "▸ Read 2")
         engine.story = Story(answer="pays the rent.")
         await pilot.press("f4")
         await until_shown(pilot, "The tenant pays the rent.")
         await until_gone(pilot, "F4 continues")
         assert "cut off" not in screen_text(pilot)
         assert screen_text(pilot).count("You") == 1
-        assert engine.asks[1].messages[-1].text == "The tenant "
+        assert engine.asks[2].messages[-1].text == "The tenant "
         assert "▸ Read 21% in 1.9 s" in screen_text(pilot)
         await pilot.press("f4")
         await until_shown(pilot, "Nothing to continue")
+        # An earlier answer does not offer to continue.
+        engine.story = CUT
+        await ask(pilot, engine)
+        await until_shown(pilot, "F4 continues")
+        engine.story = Story(answer="Yes.")
+        await ask(pilot, engine)
+        await until_shown(pilot, "Yes.", "■ cut off at 3 tokens")
+        await until_gone(pilot, "F4 continues")
 
 
 async def test_keys_that_ask_report_that_models_are_still_loading() -> None:
@@ -90,8 +104,15 @@ async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by
         await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
 
 
-@pytest.mark.parametrize("words", [0, 2])
-@pytest.mark.parametrize(("key", "mode"), [("ctrl+a", Mode.SPARSE), ("ctrl+r", Mode.FULL)])
+@pytest.mark.parametrize(
+    ("words", "key", "mode"),
+    [
+        slow(0, "ctrl+a", Mode.SPARSE),
+        (2, "ctrl+a", Mode.SPARSE),
+        (0, "ctrl+r", Mode.FULL),
+        slow(2, "ctrl+r", Mode.FULL),
+    ],
+)
 async def test_a_stopped_answer_is_continued_or_asked_again_in_two_ways(
     words: int, key: str, mode: Mode
 ) -> None:
@@ -114,6 +135,7 @@ async def test_a_stopped_answer_is_continued_or_asked_again_in_two_ways(
         assert engine.asks[1].mode is mode
 
 
+@pytest.mark.slow
 async def test_in_a_box_with_text_it_goes_to_the_start_of_the_line() -> None:
     engine = FakeEngine(CUT)
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -134,30 +156,6 @@ async def test_the_keys_of_the_slider_stand_alone() -> None:
         await pilot.press("escape")
         await until_gone(pilot, "⏎ set")
         await until_shown(pilot, "⏎ send")
-
-
-async def test_an_earlier_answer_does_not_offer_to_continue() -> None:
-    engine = FakeEngine(CUT)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "F4 continues")
-        engine.story = Story(answer="Yes.")
-        await ask(pilot, engine)
-        await until_shown(pilot, "Yes.", "■ cut off at 3 tokens")
-        await until_gone(pilot, "F4 continues")
-
-
-async def test_an_answer_that_cannot_be_continued_stays_and_says_why() -> None:
-    engine = FakeEngine(CUT)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "F4 continues")
-        engine.story = Story(failure=does_not_fit())
-        await pilot.press("f4")
-        await until_shown(pilot, "✗ not continued: Reading 118,204 tokens", "The tenant")
-        await until_shown(pilot, "· F4", "▸ Read 2")
 
 
 async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:
@@ -184,7 +182,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("seconds", [3.0, 40.0])
+@pytest.mark.parametrize("seconds", [slow(3.0), 40.0])
 async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> None:
     engine, clock = FakeEngine(Story(slowness=0.1), stepping=True), Clock()
     app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
@@ -205,8 +203,17 @@ async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> N
         await until(pilot, lambda: app._exit)
 
 
-@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
-@pytest.mark.parametrize("between", ["a", "left", "ctrl+l"])
+@pytest.mark.parametrize(
+    ("key", "between"),
+    [
+        slow("ctrl+c", "a"),
+        slow("ctrl+c", "left"),
+        ("ctrl+c", "ctrl+l"),
+        ("ctrl+q", "a"),
+        slow("ctrl+q", "left"),
+        slow("ctrl+q", "ctrl+l"),
+    ],
+)
 async def test_a_key_between_two_requests_to_quit_takes_the_first_back(
     key: str, between: str
 ) -> None:

@@ -23,6 +23,7 @@ from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
 from tests.fakes import GIB, FakeEngine, Story, does_not_fit
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -51,11 +52,8 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_shown(pilot, "! mem ▓▓▓▓▓░ 21 GB of 24 GB", "! Memory is tight (21 GB of 24 GB")
         engine.say(MemoryReport(FIGURES, PressureLevel.NORMAL))
         await until_gone(pilot, "! mem")
-
-
-async def test_dropped_caches_and_background_failures_are_reported() -> None:
-    engine = FakeEngine()
-    async with started(engine, WIDE) as pilot:
+        # Dropped caches and background failures are reported.
+        pilot.app.chat.notice.show("")  # type: ignore[attr-defined]
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
         await until_shown(pilot, "The draft's cache was removed from memory (1 GB freed).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
@@ -79,11 +77,11 @@ async def test_an_answer_that_was_stopped_for_memory_says_so() -> None:
         await until_shown(pilot, "▸ Read")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, slow(False)])
 async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
     kept: bool, tmp_path: Path
 ) -> None:
-    engine = FakeEngine(Story(failure=does_not_fit()))
+    engine = FakeEngine(Story(answer="Yes, it is.", failure=does_not_fit()))
     app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
@@ -97,8 +95,8 @@ async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check
-        await until_shown(pilot, "generally available free programs")
-        engine.story = Story(failure=does_not_fit())
+        await until_shown(pilot, "Yes, it is.")
+        engine.story = Story(answer="Yes, it is.", failure=does_not_fit())
         await pilot.press("ctrl+r")
         await until_shown(pilot, "^A tries anyway")
         assert not engine.asks[3].skip_memory_check

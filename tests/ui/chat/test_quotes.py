@@ -22,6 +22,7 @@ from app.ui.transcript.turn_view import ONLY_QUOTES
 from tests.fakes import FakeEngine, Story
 from tests.models.packages import packaged_model
 from tests.models.pulls import Puller
+from tests.tables import slow
 from tests.ui.helpers import DOCUMENT, paste, screen_text, until, until_gone, until_shown
 
 WIDE = (110, 40)
@@ -77,7 +78,7 @@ async def test_f6_fetches_a_real_model_which_is_asked_again(
         assert "F6 downloads" not in screen_text(pilot)
 
 
-@pytest.mark.parametrize("failing", [True, False])
+@pytest.mark.parametrize("failing", [slow(True), False])
 async def test_the_demo_model_stays_when_the_download_fails_or_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:

@@ -39,7 +39,7 @@ def chips(pilot: Pilot[None]) -> list[str]:
 
 
 async def test_a_conversation_that_is_full_says_so() -> None:
-    engine = FakeEngine(Story(prompt_tokens=41_000))
+    engine = FakeEngine(Story(answer="Yes.", prompt_tokens=41_000))
     async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
@@ -47,15 +47,13 @@ async def test_a_conversation_that_is_full_says_so() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "The conversation is too long", "^N starts a new one", "❯ More?")
         assert len(engine.asks) == 1
-
-
-async def test_a_question_that_is_too_long_by_itself_says_so() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
+        # A question that is too long by itself says so, too.
+        await pilot.press("ctrl+n", "ctrl+n")
+        await until_gone(pilot, "More?")
         await type_in(pilot, "Why? " * 40_000)
         await pilot.press("enter")
         await until_shown(pilot, "The question is too long", "text as a file")
-        assert not engine.asks
+        assert len(engine.asks) == 1
 
 
 async def test_documents_are_no_reason_to_refuse_a_question() -> None:
@@ -73,7 +71,7 @@ async def test_documents_are_no_reason_to_refuse_a_question() -> None:
 
 async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -> None:
     """Nothing of it stays in the conversation, and at the next start it is still there."""
-    engine = FakeEngine(Story())
+    engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path, engine, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "First?")
@@ -123,7 +121,7 @@ async def test_a_queued_question_returns_after_the_refused_one() -> None:
 
 
 async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -136,16 +134,12 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
         assert entry(pilot).box.text == "First? Really?"
         composer = pilot.app.chat.composer  # type: ignore[attr-defined]
         await until(pilot, lambda: composer.edited)
-        engine.story = Story()
+        engine.story = Story(answer="Yes.")
         await pilot.press("enter")
         await until_shown(pilot, "‹ 2/2 ›")
         assert [m.text for m in engine.asks[-1].messages] == ["First? Really?"]
-
-
-async def test_an_answer_that_fails_later_stays_where_it_is() -> None:
-    """Only what was not begun comes back."""
-    engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL)))
-    async with started(engine, (80, 30)) as pilot:
-        await ask(pilot, engine, "First?")
+        # An answer that fails later stays where it is: only what was not begun comes back.
+        engine.story = Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL))
+        await ask(pilot, engine, "Second?")
         await until_shown(pilot, "✗ No model is loaded.")
         assert entry(pilot).box.text == ""

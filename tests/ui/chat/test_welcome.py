@@ -20,6 +20,7 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat import welcome
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import DOCUMENT, SMALL, paste, screen_text, until, until_gone, until_shown
 
 FIRST = "specchat answers questions about long documents"
@@ -54,7 +55,7 @@ def _thirty_two_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(welcome, "_recommend", offered)
 
 
-@pytest.mark.parametrize("size", [(60, 24), SMALL, (120, 36)])
+@pytest.mark.parametrize("size", [slow((60, 24)), SMALL, slow((120, 36))])
 async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
@@ -86,7 +87,7 @@ async def test_typed_text_replaces_the_sample_question(tmp_path: Path) -> None:
         await until_shown(pilot, "▣ gpl-3.0.txt")
 
 
-@pytest.mark.parametrize(("key", "shown"), [("/", "/attach"), ("@", "app/")])
+@pytest.mark.parametrize(("key", "shown"), [slow("/", "/attach"), ("@", "app/")])
 async def test_commands_and_files_work_at_once(tmp_path: Path, key: str, shown: str) -> None:
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)
@@ -106,6 +107,7 @@ async def test_an_attached_document_replaces_the_sample(tmp_path: Path) -> None:
         await until_shown(pilot, "▣ Paste 1", "▣ Paste 2")
 
 
+@pytest.mark.slow
 async def test_the_explanation_is_shown_once(tmp_path: Path) -> None:
     async with first_app(tmp_path) as (pilot, _):
         await until_shown(pilot, READY)

@@ -19,6 +19,7 @@ from app.ui.app import SpecchatApp
 from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
 from app.ui.settings.form import SettingRow
 from tests.fakes import FakeEngine, Story
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -59,7 +60,7 @@ def said(messages: tuple[Message, ...]) -> list[str]:
     return [each.text for each in messages if each.role is Role.SYSTEM]
 
 
-@pytest.mark.parametrize("size", [(60, 20), SMALL, (160, 40)])
+@pytest.mark.parametrize("size", [(60, 20), slow(SMALL), slow((160, 40))])
 async def test_the_screen_shows_all_and_fits(size: tuple[int, int]) -> None:
     app = app_with(FakeEngine())
     async with app.run_test(size=size) as pilot:

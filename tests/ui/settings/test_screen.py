@@ -72,6 +72,17 @@ async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> No
         await pilot.press("f2")
         await until(pilot, lambda: not isinstance(pilot.app.screen, SettingsScreen))
         assert on_disk(file) == ""
+        # The model's own value comes below the least.
+        await pilot.press("f2", *"temperature", "enter")
+        await _focused(pilot, "answers.temperature")
+        await until_shown(pilot, "‹ the model's own ›")
+        await pilot.press("right")
+        await until_shown(pilot, "‹ 0 ›", "default the model's")
+        await until(pilot, lambda: "temperature = 0" in on_disk(file), "the save")
+        await pilot.press("right")
+        await until_shown(pilot, "‹ 0.1 ›")
+        await pilot.press("left", "left")
+        await until_shown(pilot, "‹ the model's own ›")
 
 
 async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
@@ -101,20 +112,6 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (Mode.SPARSE, 0.45)
 
 
-async def test_the_model_s_own_value_comes_below_the_least(file: SettingsFile) -> None:
-    async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
-        await pilot.press("f2", *"temperature", "enter")
-        await _focused(pilot, "answers.temperature")
-        await until_shown(pilot, "‹ the model's own ›")
-        await pilot.press("right")
-        await until_shown(pilot, "‹ 0 ›", "default the model's")
-        await until(pilot, lambda: "temperature = 0" in on_disk(file), "the save")
-        await pilot.press("right")
-        await until_shown(pilot, "‹ 0.1 ›")
-        await pilot.press("left", "left")
-        await until_shown(pilot, "‹ the model's own ›")
-
-
 async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=(100, 40)) as pilot:
         row = await go(pilot, "appearance.animations")
@@ -134,10 +131,7 @@ async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
         await until(pilot, lambda: "● on  ○ off" in drawn(), "the default")
         assert pilot.app.animation_level == "full"
         await until(pilot, lambda: "animations = false" not in on_disk(file), "the save")
-
-
-async def test_many_choices_are_shown_in_a_list(file: SettingsFile) -> None:
-    async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
+        # Many choices are shown in a list.
         await go(pilot, "appearance.theme")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
@@ -191,7 +185,7 @@ async def test_settings_of_the_store_reach_it(tmp_path: Path, file: SettingsFile
         await until_shown(pilot, "to the trash (kept for 9 days)")
 
 
-async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
+async def test_a_default_moves_what_nobody_chose_and_nothing_else(tmp_path: Path) -> None:
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "next: AUTO")
@@ -205,6 +199,13 @@ async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
         await pilot.press("ctrl+g", "3", "5", "enter")
         app.settings.change(KEEP, 0.5)
         await until_shown(pilot, "next: SPARSE 35%")
+        # Files are read within the limits that are set.
+        for name in ("a.txt", "b.txt"):
+            (tmp_path / name).write_text("words\n")
+        app.settings.change(find("documents.max_files"), 1)
+        app.chat.attachments.attach(str(tmp_path), "")
+        await until(pilot, lambda: app.chat.composer.chips.attached, "the chip")
+        assert len(app.chat.composer.chips.attached[0].texts) == 1
 
 
 async def test_invalid_settings_are_reported_and_unsaved_ones_still_apply(
@@ -231,15 +232,3 @@ async def test_invalid_settings_are_reported_and_unsaved_ones_still_apply(
         await until(pilot, lambda: not wrong.has_unsaved, "the next save")
         await until_gone(pilot, "applies only")
         assert 'background_reading = "always"' in wrong.path.read_text()
-
-
-async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("words\n")
-    app = app_with(FakeEngine())
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        app.settings.change(find("documents.max_files"), 1)
-        app.chat.attachments.attach(str(tmp_path), "")
-        await until(pilot, lambda: app.chat.composer.chips.attached, "the chip")
-        assert len(app.chat.composer.chips.attached[0].texts) == 1

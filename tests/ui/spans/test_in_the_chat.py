@@ -9,15 +9,17 @@ from app.protocol.prompt import Document
 from app.ui.spans.passages import ReadKind
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import FakeEngine, Story
-from tests.ui.helpers import SMALL, app_with, ask, paste, until, until_shown
+from tests.ui.helpers import SMALL, app_with, ask, paste, until, until_gone, until_shown
 
 TEXT = "".join(f"Paragraph {i} of a long text about nothing.\n\n" for i in range(400))
 
 
 async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     app = app_with(engine)
     async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("ctrl+s")  # without a document there is nothing to show
+        await until_shown(pilot, "No documents to show.")
         await paste(pilot, TEXT)
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
@@ -52,7 +54,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
 
 
 async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Yes."))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, TEXT)
         await ask(pilot, engine)
@@ -66,7 +68,7 @@ async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
 
 
 async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
-    engine = FakeEngine(stepping=True)
+    engine = FakeEngine(Story(answer="Yes."), stepping=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready in")
         await paste(pilot, TEXT)
@@ -93,12 +95,11 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         assert engine.asks[1].messages[0].documents[0].pinned
-
-
-async def test_in_full_all_of_it_is_being_read() -> None:
-    engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready in")
+        # In full all of it is being read.
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+        engine.stepping = True
+        await pilot.press("ctrl+n", "ctrl+n")  # the second one confirms
+        await until_gone(pilot, "◆ Answer")
         await paste(pilot, TEXT)
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
@@ -123,13 +124,6 @@ async def test_the_selection_of_a_fully_cached_text_is_shown_as_hypothetical() -
         await until_shown(pilot, "· would not be read")
         await pilot.press("right")
         await until_shown(pilot, "keep 21% would read")
-
-
-async def test_without_a_document_there_is_nothing_to_show() -> None:
-    engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await pilot.press("ctrl+s")
-        await until_shown(pilot, "No documents to show.")
 
 
 def test_a_pin_of_an_earlier_turn_is_seen_by_the_next() -> None:

@@ -27,6 +27,7 @@ from app.ui.spans.passages import (
 )
 from app.ui.spans.view import CollapsedRange, WrappedRows, visible_text
 from tests.patience import PATIENCE
+from tests.tables import table
 
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
 
@@ -94,7 +95,7 @@ def test_without_a_selection_everything_was_read() -> None:
     assert only.importance_at(3) is None
 
 
-@pytest.mark.parametrize("failed", [False, True])
+@table("failed", [False, True])
 def test_before_a_selection_nothing_was_read(failed: bool) -> None:
     planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), SEGMENTS)
     for known in (None, planned):
@@ -149,28 +150,30 @@ def test_finding_ignores_case_and_kinds_of_white_space() -> None:
     assert read.find("(") == []
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize(
-    ("text", "at", "paragraph"),
-    [
-        (
-            "Some.\n\n\nA title\n\nIts text\nof two.\n\nMore.",
-            "title",
-            "A title\n\nIts text\nof two.",
-        ),
-        (
-            "Some.\n\nA title\n\nIts text\nof two.\n\nMore.",
-            "of two",
-            "A title\n\nIts text\nof two.",
-        ),
-        (
-            "Of a double-\n\nspaced text\n\nall.\n\nNext.",
-            "spaced",
-            "Of a double-\n\nspaced text\n\nall.",
-        ),
-        ("a = 1;\n\ndef f():\n    return 2\n\nb = 3;", "return", "def f():\n    return 2"),
-        ("One.\n\nTwo.\n\nThree.", "Two", "Two."),
-    ],
+PARAGRAPHS = [
+    (
+        "Some.\n\n\nA title\n\nIts text\nof two.\n\nMore.",
+        "title",
+        "A title\n\nIts text\nof two.",
+    ),
+    (
+        "Some.\n\nA title\n\nIts text\nof two.\n\nMore.",
+        "of two",
+        "A title\n\nIts text\nof two.",
+    ),
+    (
+        "Of a double-\n\nspaced text\n\nall.\n\nNext.",
+        "spaced",
+        "Of a double-\n\nspaced text\n\nall.",
+    ),
+    ("a = 1;\n\ndef f():\n    return 2\n\nb = 3;", "return", "def f():\n    return 2"),
+    ("One.\n\nTwo.\n\nThree.", "Two", "Two."),
+]
+
+
+@table(
+    "text, at, paragraph, newline",
+    [(*row, newline) for row in PARAGRAPHS for newline in ("\n", "\r\n")],
 )
 def test_a_paragraph_goes_from_blank_line_to_blank_line(
     text: str, at: str, paragraph: str, newline: str
@@ -210,7 +213,7 @@ def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
     assert end - start <= 4000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200), st.integers(8, 40))
 def test_rows_hold_the_whole_text_and_fit(text: str, width: int) -> None:
     rows = WrappedRows(text, width)

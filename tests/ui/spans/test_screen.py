@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.screen import READING, AskAgain, Hints, SpansScreen, _fit, document_line
 from app.ui.spans.view import Minimap
 from app.ui.theme import our_themes
+from tests.tables import table
 from tests.ui.helpers import in_one_read, screen_text, until, until_gone, until_shown
 
 LINES = [f"Line {i} of the contract." for i in range(1, 201)]
@@ -313,9 +315,11 @@ async def test_a_single_document_has_no_list(spans: SpansApp) -> None:
         await until_shown(pilot, "There is only one document.")
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-@pytest.mark.parametrize("name", ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"])
-async def test_a_document_is_a_line(name: str, width: int) -> None:
+NAMES = ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"]
+
+
+@table("width, name", itertools.product([40, 60, 80, 120], NAMES))
+def test_a_document_is_a_line(name: str, width: int) -> None:
     drawn = document_line(contract((10, 12), name=name), 411, width)
     assert drawn.cell_length <= width
     assert drawn.plain.isprintable()
@@ -439,7 +443,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         assert spans.results[0].keep is None
 
 
-async def test_the_most_important_hints_fit_in_any_width() -> None:
+def test_the_most_important_hints_fit_in_any_width() -> None:
     for width in range(8, 200):
         shown = [text for text, _ in _fit(READING, width)]
         assert len("  ".join(shown)) <= max(width, 9)
