@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import BAD_INPUT, COMMANDS, parser, run
-from tests.tables import table
+from tests.tables import slow, table
 
 
 def test_the_version_is_an_answer_and_goes_to_standard_output(
@@ -227,7 +227,7 @@ def shell(home: Path, streams: str, arguments: list[str]) -> subprocess.Complete
     ("command", "streams", "why"),
     [
         ("settings", ">/dev/full", "No space left on device"),
-        ("help", ">/dev/full", "No space left on device"),
+        slow("help", ">/dev/full", "No space left on device"),
         ("models", ">&-", "Bad file descriptor"),
     ],
 )
