@@ -62,7 +62,9 @@ server.shutdown()
 
 seen = {}
 for what, call in {
-    "hf_hub_download model.safetensors": lambda: hf_hub_download("org/model", "model.safetensors", local_files_only=True),
+    "hf_hub_download model.safetensors": lambda: hf_hub_download(
+        "org/model", "model.safetensors", local_files_only=True
+    ),
     "snapshot_download": lambda: snapshot_download("org/model", local_files_only=True),
     "snapshot_download *.safetensors": lambda: snapshot_download(
         "org/model", local_files_only=True, allow_patterns=["*.safetensors"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Question: What does mammoth.extract_raw_text() make of a line break inside a paragraph?
-# One would guess: a new line, as paragraphs get one, or at least a blank.
+# One would guess: a new line, as paragraphs get one, or at least a space.
 # What happens: nothing: 'Main Street 1' and '20 Springfield' become 'Main Street 120
 #   Springfield'. convert_to_html() keeps the break as <br />, and no message is given.
 # Versions: mammoth 1.13.0, python-docx 1.2.0, lxml 6.1.3; Python 3.11

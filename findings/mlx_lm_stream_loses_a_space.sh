@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Question: Is the text that mlx-lm streams equal to the tokenizer's decode() of the same ids?
 # One would guess: yes, character by character.
-# What happens: an answer that begins with blanks loses the first: four spaces of indentation
-#   become three. Blanks further on are kept.
+# What happens: an answer that begins with spaces loses the first: four spaces of indentation
+#   become three. Spaces further on are kept.
 # Versions: mlx 0.32.4, mlx-lm 0.32.2, transformers 5.23.0, tokenizers 0.23.3, numpy 2.4.6,
 #   huggingface-hub 2.4.0; Python 3.11
 # Why it matters: a continuation of Python code starts with the wrong indentation, and the

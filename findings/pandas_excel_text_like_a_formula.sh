@@ -2,9 +2,9 @@
 # Question: Does a text column with '=== Totals ===' survive DataFrame.to_excel() and
 #   pandas.read_excel()?
 # One would guess: yes: it is a string in the frame, so a string is written.
-# What happens: any text that begins with '=' is written as a formula. The openpyxl engine
-#   stores it without a value, so it comes back as NaN; the xlsxwriter engine stores the value
-#   0, so it comes back as the number 0.
+# What happens: '=' at the start makes it a formula. The openpyxl engine stores it without a
+#   value, so it comes back as NaN; the xlsxwriter engine stores the value 0, so it comes back
+#   as the number 0.
 # Versions: pandas 3.1.1, openpyxl 3.1.5, xlsxwriter 3.3.1, numpy 2.4.6; Python 3.11
 # Why it matters: headings, separators and quoted code in tables vanish or turn into zeros, and
 #   which of the two depends on which engine happens to be installed.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Question: What does Textual's Input hold after a paste of '\nsk-1234\n', a line copied with
-#   the line end before it?
-# One would guess: the line, with the line ends dropped or made blanks.
+# Question: What does Textual's Input hold after a paste of '\none line\n', a line that was
+#   copied with the line end before it?
+# One would guess: the line, with the line ends dropped or made spaces.
 # What happens: nothing. Input keeps the first line of a paste, and the first line is empty; of
 #   two lines the second is dropped. No event tells that anything was left out.
 # Versions: textual 8.2.8, rich 15.0.0, markdown-it-py 4.3.0; Python 3.11
