@@ -150,6 +150,12 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await until_shown(pilot, "importance so far", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))
         await until_shown(pilot, "selected · 6 passages", "═")
+        # The details open while it reads, and stay open until they are closed.
+        assert "prepare text" not in screen_text(pilot)
+        await pilot.press("tab", "space")
+        await until_shown(pilot, "Phases", "✓ prepare text", "Why", "A sparse read is expected")
+        await pilot.press("space")
+        await until_gone(pilot, "prepare text")
         engine.advance_to(lambda event: sized(event, Phase.PREFILL, 0.5))
         await until_shown(pilot, "▶ Reading 21% of the text", "first word in")
         engine.advance_to(lambda event: isinstance(event, Token))
@@ -162,7 +168,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
 
 
 async def test_the_panel_opens_and_folds() -> None:
-    engine = FakeEngine(Story(answer="Short."))
+    engine = FakeEngine()
     async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
@@ -178,14 +184,8 @@ async def test_the_panel_opens_and_folds() -> None:
         panel.focus()
         await paste(pilot, "pasted")
         await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "pasted")
-
-
-async def test_the_answer_is_there_once_and_whole() -> None:
-    """Streamed in small pieces and then set as a whole, and nothing after that adds to it."""
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read")
+        # The answer is there once and whole: streamed in small pieces and then set as a whole, and
+        # nothing after that adds to it.
         await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.selected) >= 1)
@@ -205,6 +205,19 @@ async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() ->
         engine.story = Story(answer="Fine.", falls_back="no draft")
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
+        # An unsure answer offers to read everything, and does nothing by itself.
+        engine.story = Story(answer="Yes.", unsure=True)
+        await pilot.press("ctrl+n", "ctrl+n")
+        await until_gone(pilot, "Fine.")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, NOTE)
+        assert len(engine.asks) == 4
+        engine.story = Story(answer="Yes.")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 5)
+        await until_gone(pilot, "was unsure after")
+        assert engine.asks[4].mode is Mode.FULL
 
 
 async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
@@ -220,20 +233,6 @@ async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
         assert "\u202e" not in text
 
 
-async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_itself() -> None:
-    engine = FakeEngine(Story(answer="Yes.", unsure=True))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, NOTE)
-        assert len(engine.asks) == 1
-        engine.story = Story()
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(engine.asks) == 2)
-        await until_gone(pilot, "was unsure after")
-        assert engine.asks[1].mode is Mode.FULL
-
-
 @pytest.mark.slow
 async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_start(
     tmp_path: Path,
@@ -246,6 +245,7 @@ async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_
         await until_shown(pilot, "▸ Read everything in 1.9 s", "to need the whole text")
 
 
+@pytest.mark.slow
 async def test_the_details_open_while_it_reads_and_stay_open() -> None:
     engine = FakeEngine(Story(answer="Short."), stepping=True)
     async with started(engine) as pilot:

@@ -299,8 +299,8 @@ async def test_a_command_is_found_and_run() -> None:
         assert all(each.description for each in every)
 
 
-async def test_text_that_only_begins_like_a_command_is_sent() -> None:
-    async with noting() as (pilot, questions):
+async def test_text_that_only_begins_like_a_command_is_sent_and_an_unknown_command_is_not() -> None:
+    async with noting((100, 24)) as (pilot, questions):
         for text in (
             "/etc/hosts is what?", "/etc/hosts", "/ is root", "/", "/2024", "/new model?"
         ):  # fmt: skip
@@ -309,9 +309,7 @@ async def test_text_that_only_begins_like_a_command_is_sent() -> None:
             await until(pilot, lambda: questions, text)
             assert questions.pop().text == text
 
-
-async def test_an_unknown_command_is_not_sent_and_stays_in_the_box() -> None:
-    async with noting((100, 24)) as (pilot, questions):
+        # An unknown command stays in the box.
         for text, told in (
             ("/newer", "There is no command /newer. Did you mean /new?"),
             ("/exprot", "There is no command /exprot. Did you mean /export?"),

@@ -32,6 +32,8 @@ def is_progress(event: Event, phase: Phase) -> bool:
 async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated() -> None:
     engine = FakeEngine(Story(answer="One two three."))
     async with started(engine) as pilot:
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, "There is no question to ask again.")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -42,6 +44,13 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
         assert (answer.role, answer.text) == (Role.ASSISTANT, "One two three.")
         assert answer.token_ids == (1000, 1001, 1002)
         assert (second.text, second.documents) == ("Second?", ())
+        # Again in full replaces the turn.
+        await until_shown(pilot, "▸ Read")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert engine.asks[2].mode is Mode.FULL
+        assert engine.asks[2].messages == engine.asks[1].messages
+        await until_shown(pilot, "Read everything")
 
 
 async def test_one_question_waits_and_a_second_is_refused() -> None:
@@ -132,17 +141,3 @@ async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversa
         first, nothing, _ = engine.asks[1].messages
         assert first.documents[0].text == DOCUMENT
         assert (nothing.text, nothing.token_ids) == ("", ())
-
-
-async def test_again_in_full_replaces_the_turn() -> None:
-    engine = FakeEngine(Story(answer="Yes."))
-    async with started(engine) as pilot:
-        await pilot.press("ctrl+r")
-        await until_shown(pilot, "There is no question to ask again.")
-        await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ Read")
-        await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(engine.asks) == 2)
-        assert engine.asks[1].mode is Mode.FULL
-        assert engine.asks[1].messages == engine.asks[0].messages
-        await until_shown(pilot, "Read everything")

@@ -179,6 +179,20 @@ async def test_a_choice_asks_again_with_it() -> None:
         await pilot.press("space", "space")
         await until_shown(pilot, "1 never")
         assert screen.files.chosen(ReadChoice.ALWAYS) == ()
+        await pilot.press("escape", "escape")
+        # A repeated question does not choose again, and an edited one does.
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert engine.asks[2].mode is Mode.FULL
+        assert len(engine.asks[2].messages[-1].retrieved or ()) == 3
+        await until_shown(pilot, "‹ 3/3 ›", "3 of 30 files: file7.txt")
+        await pilot.press("tab", "up", "ctrl+e")
+        await until_shown(pilot, "Editing an earlier question")
+        await type_in(pilot, " Or file12.txt?")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 4)
+        assert engine.asks[3].messages[-1].retrieved is None
+        await until_shown(pilot, "3 of 30 files: file12.txt, ")
 
 
 async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
@@ -248,6 +262,7 @@ async def test_if_all_files_fit_they_are_shown_as_read() -> None:
         await until_shown(pilot, "30 of 30 files", "✓ README.md", "⏎ done")
 
 
+@pytest.mark.slow
 async def test_the_conversations_settings_count_and_clear_the_choice() -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -282,6 +297,7 @@ async def test_the_spans_of_a_part_have_the_lines_of_its_file() -> None:
         await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files")
 
 
+@pytest.mark.slow
 async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=(100, 30)) as pilot:

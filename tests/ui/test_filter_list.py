@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from textual.app import App, ComposeResult
@@ -57,9 +58,14 @@ async def drawn(pilot: Pilot[None]) -> ListApp:
     return pilot.app
 
 
-async def test_keys_move_and_enter_chooses() -> None:
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[Pilot[None], ListApp]]:
     async with ListApp().run_test(size=(60, 12)) as pilot:
-        app = await drawn(pilot)
+        yield pilot, await drawn(pilot)
+
+
+async def test_keys_move_typing_filters_and_enter_chooses() -> None:
+    async with opened() as (pilot, app):
         assert app.list.highlighted == "row 1"
         await pilot.press("down", "down", "up")
         assert app.list.highlighted == "row 2"
@@ -68,11 +74,8 @@ async def test_keys_move_and_enter_chooses() -> None:
         await pilot.press("pageup", "enter")
         await until(pilot, lambda: app.chosen)
         assert app.chosen == [app.list.highlighted]
-
-
-async def test_typing_filters_and_highlights_the_best_match() -> None:
-    async with ListApp().run_test(size=(60, 12)) as pilot:
-        app = await drawn(pilot)
+        # Typing filters, and highlights the best match.
+        app.chosen.clear()
         await pilot.press("down", "down", *"row 2")
         await until(pilot, lambda: app.filtered[-1:] == ["row 2"])
         assert app.list.highlighted == "row 2"
@@ -81,21 +84,27 @@ async def test_typing_filters_and_highlights_the_best_match() -> None:
         assert app.list.highlighted == ""
         await pilot.press("enter", "backspace", "enter")
         await until(pilot, lambda: app.chosen == ["row 29"])
-
-
-async def test_enter_typed_ahead_chooses_what_matches() -> None:
-    """Text and Enter in one read, as over a slow line."""
-    async with ListApp().run_test(size=(60, 12)) as pilot:
-        app = await drawn(pilot)
+        # Enter typed ahead chooses what matches: text and Enter in one read, as over a slow line.
+        app.chosen.clear()
+        await pilot.press("ctrl+u")
+        await until(pilot, lambda: app.filtered[-1:] == [""])
         assert app._driver is not None
         for message in PasteSafeParser().feed("row 17\r"):
             app._driver.process_message(message)
         await until(pilot, lambda: app.chosen == ["row 17"])
+        # A click chooses.
+        app.chosen.clear()
+        await pilot.press("ctrl+u")
+        await until(pilot, lambda: app.filtered[-1:] == [""])
+        app.list.draw("row 1")
+        await until(pilot, lambda: app.list.options.scroll_y == 0)
+        await pilot.click(app.list.options, offset=(5, 2))
+        await until(pilot, lambda: app.chosen == ["row 3"])
+        assert "row 3" in screen_text(pilot)
 
 
 async def test_the_highlight_stays_on_its_row_or_goes_where_it_is_sent() -> None:
-    async with ListApp().run_test(size=(60, 12)) as pilot:
-        app = await drawn(pilot)
+    async with opened() as (pilot, app):
         app.list.draw("row 20")
         await until_shown(pilot, "row 20")
         scrolled = app.list.options.scroll_y
@@ -112,11 +121,3 @@ async def test_the_highlight_stays_on_its_row_or_goes_where_it_is_sent() -> None
         app.names.clear()
         app.list.draw()
         assert app.list.highlighted == ""
-
-
-async def test_a_click_chooses() -> None:
-    async with ListApp().run_test(size=(60, 12)) as pilot:
-        app = await drawn(pilot)
-        await pilot.click(app.list.options, offset=(5, 2))
-        await until(pilot, lambda: app.chosen == ["row 3"])
-        assert "row 3" in screen_text(pilot)

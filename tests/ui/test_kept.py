@@ -285,10 +285,11 @@ async def test_what_cannot_be_saved_is_not_asked_or_says_so(tmp_path: Path) -> N
         assert (store.branch(1)[3].text, store.branch(1)[3].state) == ("Yes.", State.DONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("story", "words"),
     [
-        slow(Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
+        (Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
         (Story(fails_in=Phase.PREFILL), ["✗ failed", "Read less (Ctrl+G"]),
     ],
     ids=["stopped", "failed"],

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.events import Key
 
 from app.protocol.commands import Close
-from app.protocol.events import Selected, Token
+from app.protocol.events import Selected
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.store.store import Store
@@ -61,6 +61,16 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await ask(pilot, engine)
         assert engine.asks[1].mode is Mode.AUTO
         assert engine.asks[1].keep_ratio == AUTO_KEEP
+        # A question about everything suggests a full reading, and an amount does not.
+        for question in ("How many are there?", "Please LIST ALL names", "every one"):
+            await type_in(pilot, question)
+            await until_shown(pilot, "auto mode reads it in full", "next: AUTO")
+            await pilot.press("ctrl+t")
+            await until_gone(pilot, "reads it in full")
+            await pilot.press("ctrl+t", "ctrl+u")
+        await type_in(pilot, "How many days do I have to return it?")
+        await until_shown(pilot, "return it?")
+        assert "reads it in full" not in screen_text(pilot)
 
 
 async def test_ctrl_g_sets_keep() -> None:
@@ -124,19 +134,6 @@ async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_pa
         assert [[m.text for m in each.messages] for each in engine.asks] == [["One?"], ["Two?"]]
 
 
-async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        store.add_message(store.create("Old title").id, Role.USER, "One?")
-    async with kept_app(tmp_path) as (pilot, _):
-        await pilot.press("ctrl+o")
-        await until_shown(pilot, "Old title")
-        await pilot.press("down", "ctrl+r")
-        await until_shown(pilot, "Title: Old title")
-        in_one_read(pilot, "\x15New\r")
-        await until_shown(pilot, "New")
-        await until_gone(pilot, "Title:")
-
-
 async def test_moving_keep_reselects_on_the_last_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """From what auto mode keeps, where the slider opens."""
     monkeypatch.setattr(fakes, "DEFAULT_KEEP_RATIO", 0.08)
@@ -177,19 +174,6 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         engine.finish()  # now there is something to try it on
         await until_shown(pilot, "keep 5% ·", "saves nothing")
         assert engine.selected == [(1, 0.05)]
-
-
-async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount_does_not() -> None:
-    async with started() as pilot:
-        for question in ("How many are there?", "Please LIST ALL names", "every one"):
-            await type_in(pilot, question)
-            await until_shown(pilot, "auto mode reads it in full", "next: AUTO")
-            await pilot.press("ctrl+t")
-            await until_gone(pilot, "reads it in full")
-            await pilot.press("ctrl+t", "ctrl+u")
-        await type_in(pilot, "How many days do I have to return it?")
-        await until_shown(pilot, "return it?")
-        assert "reads it in full" not in screen_text(pilot)
 
 
 # ------------------------------------------------------------------------------ box and leaving
@@ -261,8 +245,20 @@ HELP = (
 
 
 async def test_help_lists_the_keys_of_each_screen(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add_message(store.create("Old title").id, Role.USER, "One?")
     async with kept_app(tmp_path, size=(100, 60)) as (pilot, app):
         await until_shown(pilot, "ready")
+        # A line is cleared before what is typed after that.
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "Conversations  1 conversation")
+        await pilot.press("down", "ctrl+r")
+        await until_shown(pilot, "Title: Old title")
+        in_one_read(pilot, "\x15New\r")
+        await until_shown(pilot, "New")
+        await until_gone(pilot, "Title:")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.chat)
         for key, shown in HELP:
             await pilot.press(key)
             await until(pilot, lambda: app.screen is not app.chat)
@@ -295,27 +291,6 @@ async def test_leaving_closes_the_engine(keys: list[str]) -> None:
             assert engine.sent(Close) == []
         await pilot.press(quits)
         await until(pilot, lambda: engine.sent(Close) == [Close()])
-
-
-async def test_the_transcript_follows_its_end_until_the_user_scrolls_up() -> None:
-    engine = FakeEngine(Story(answer="line\n\n" * 60), stepping=True)
-    app = app_with(engine)
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await ask(pilot, engine)
-        transcript = app.chat.transcript
-        for _ in range(50):
-            engine.advance_to(lambda event: isinstance(event, Token))
-        await until(pilot, lambda: transcript.max_scroll_y > 10)
-        await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
-        await pilot.press("pageup")
-        await until(pilot, lambda: transcript.scroll_y < transcript.max_scroll_y)
-        place = transcript.scroll_y
-        height = transcript.max_scroll_y
-        for _ in range(20):
-            engine.advance_to(lambda event: isinstance(event, Token))
-        await until(pilot, lambda: transcript.max_scroll_y > height)
-        assert transcript.scroll_y == place
 
 
 @pytest.mark.parametrize("seed", [7, slow(8)])

@@ -274,6 +274,7 @@ async def test_short_text_is_typed_and_long_text_is_a_chip_and_copied_text_is_pa
         assert app.chat.composer.chips.attached[0].documents[0].text == DOCUMENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipboard", [slow(None), ScriptedClipboard(None)])
 async def test_without_a_clipboard_text_copied_in_the_app_is_pasted(
     clipboard: ScriptedClipboard | None,

@@ -9,7 +9,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 from app.settings.definitions import ThemeName, find
 from app.ui.theme import ink_shades, our_themes
 from tests.fakes import FakeEngine
-from tests.tables import table
+from tests.tables import slow, table
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
 
 AA_TEXT, AA_SHAPES = 4.5, 3.0
@@ -77,7 +77,7 @@ async def test_every_theme_is_applied_live() -> None:
         assert app.theme == "tokyo-night"
 
 
-@pytest.mark.parametrize(("variable", "grey"), [("1", True), (None, False)])
+@pytest.mark.parametrize(("variable", "grey"), [("1", True), slow(None, False)])
 async def test_no_color_leaves_no_colour(
     variable: str | None, grey: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

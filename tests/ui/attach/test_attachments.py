@@ -158,6 +158,7 @@ async def test_a_part_is_chosen_from_the_chip(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_a_heading_is_chosen_from_the_chip(tmp_path: Path) -> None:
     path = written(tmp_path / "a.md", "# Plan\n\n## Next\nBuy.\n## Next\nSell.\n\n## Last\nRest.\n")
     folder = repository(tmp_path)
@@ -200,6 +201,7 @@ async def test_the_text_of_pictures_is_recognised_if_the_user_wants_it(
         assert document.text.startswith("[Page 1]\nNotice of three months.\n")
 
 
+@pytest.mark.slow
 async def test_pages_that_are_pictures_are_recognised_from_the_chip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,11 +255,8 @@ def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> Non
 async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path) -> None:
     note = written(tmp_path / "My note.txt", "Note.\n")
     missing = tmp_path / "gone.txt"
-    async with kept_app(tmp_path / "data", engine := FakeEngine(Story(answer="Yes."))) as (
-        pilot,
-        _,
-    ):
-        await ask(pilot, engine, "Before?")
+    with Store(tmp_path / "data") as store:
+        answered(store, "Before?", "Yes.")
     engine = FakeEngine(Story(answer="Yes."))
     paths = [str(note), str(repository(tmp_path)), str(missing)]
     async with kept_app(tmp_path / "data", engine, attached=paths) as (pilot, app):
@@ -286,10 +285,9 @@ async def test_keys_reach_every_chip(tmp_path: Path) -> None:
         attach(pilot, written(tmp_path / "fox.txt", f"2{DOCUMENT}"))
         await until_shown(pilot, "Already attached, as part of 'Paste 3'.")
         await until(pilot, lambda: len(pilot.app.screen.query(Chip)) == 3)
-
-
-async def test_progress_and_stopping_it(tmp_path: Path) -> None:
-    async with started() as pilot:
+        # Progress is shown, and reading can be stopped.
+        await pilot.press("backspace", "backspace", "backspace")
+        await until(pilot, lambda: not pilot.app.screen.query(Chip))
         pilot.app.chat.attachments.read = Held()
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "◌ src · reading · 34 files · 1.2 MB")

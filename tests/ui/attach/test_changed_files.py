@@ -140,6 +140,7 @@ async def test_a_sent_file_that_changes_is_offered_and_replaced(tmp_path: Path) 
         await until_shown(pilot, "↻ contract.txt")
 
 
+@pytest.mark.slow
 async def test_the_offer_comes_back_with_the_conversation(tmp_path: Path) -> None:
     path = written(tmp_path / "contract.txt", OLD)
     async with kept_app(tmp_path / "data", engine := FakeEngine(Story(answer="Yes."))) as (

@@ -76,10 +76,7 @@ async def test_what_could_not_be_read_is_said_below_the_answer() -> None:
     mail = f"{LONG}\n[Attachment scan.png, not read]\n"
     async with answered("Yes.", Citations(), mail) as pilot:
         await until_shown(pilot, "▸ paste-1.txt: 1 attachment not read")
-
-
-async def test_an_answer_without_citations_says_so() -> None:
-    async with answered("Yes.", Citations()) as pilot:
+        # An answer without citations says so.
         await until_shown(pilot, "Yes.")
         assert "passage" not in screen_text(pilot)
         await pilot.press("tab", "ctrl+x")

@@ -80,6 +80,18 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
         await until(pilot, lambda: "ctx 26K/41K" in figures(pilot) and "new" not in figures(pilot))
+        # No keep saves anything if everything is cached.
+        await pilot.press("ctrl+g", "5")
+        await until_shown(pilot, "would read")
+        await pilot.press("escape")
+        name = engine.asks[0].conversation
+        assert name is not None
+        engine.say(BackgroundProgress(name, 10, 20))
+        engine.say(BackgroundProgress(name, 20, 20))
+        desk = pilot.app.chat.open_chats  # type: ignore[attr-defined]
+        await until(pilot, lambda: desk.is_fully_cached(desk.shown.conversation.last))
+        await pilot.press("ctrl+g", "4")
+        await until_shown(pilot, "saves nothing (all cached)")
 
 
 async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -> None:
@@ -107,27 +119,6 @@ async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -
         engine.say(CostsUpdated(Costs()))
         await pilot.press("ctrl+t")
         await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
-
-
-async def test_no_keep_saves_anything_if_everything_is_cached() -> None:
-    engine = FakeEngine(Story(answer="Yes."))
-    async with counting_app(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await paste(pilot, DOCUMENT)
-        await pilot.press("ctrl+g", "enter")
-        await ask(pilot, engine)
-        await until_shown(pilot, "▸ Read 2")
-        await pilot.press("ctrl+g", "5")
-        await until_shown(pilot, "would read")
-        await pilot.press("escape")
-        name = engine.asks[0].conversation
-        assert name is not None
-        engine.say(BackgroundProgress(name, 10, 20))
-        engine.say(BackgroundProgress(name, 20, 20))
-        desk = pilot.app.chat.open_chats  # type: ignore[attr-defined]
-        await until(pilot, lambda: desk.is_fully_cached(desk.shown.conversation.last))
-        await pilot.press("ctrl+g", "4")
-        await until_shown(pilot, "saves nothing (all cached)")
 
 
 async def test_each_question_about_a_large_folder_gets_other_files() -> None:

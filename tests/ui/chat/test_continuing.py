@@ -72,6 +72,23 @@ async def test_keys_that_ask_report_that_models_are_still_loading() -> None:
         await until_shown(pilot, "ready in")
         await pilot.press("f4")
         await until_shown(pilot, "Nothing to continue: nothing has been asked yet.")
+        # The keys of the slider stand alone.
+        await until_shown(pilot, "⏎ send")
+        await pilot.press("ctrl+g")
+        await until_shown(pilot, "⏎ set")
+        await until_gone(pilot, "⏎ send")
+        await pilot.press("escape")
+        await until_gone(pilot, "⏎ set")
+        await until_shown(pilot, "⏎ send")
+        # An answer that was stopped before its first word is empty.
+        engine.stepping = True
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await pilot.press("escape")
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await pilot.press("f4")
+        await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
 
 
 async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> None:
@@ -90,26 +107,12 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
         await until_shown(pilot, "■ stopped · the text is kept · F4 continues")
 
 
-async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by_itself() -> None:
-    engine = FakeEngine(CUT)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready in")
-        engine.stepping = True
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await pilot.press("escape")
-        engine.finish()
-        await until_shown(pilot, "stopped before the first word")
-        await pilot.press("f4")
-        await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
-
-
 @pytest.mark.parametrize(
     ("words", "key", "mode"),
     [
         slow(0, "ctrl+a", Mode.SPARSE),
         (2, "ctrl+a", Mode.SPARSE),
-        (0, "ctrl+r", Mode.FULL),
+        slow(0, "ctrl+r", Mode.FULL),
         slow(2, "ctrl+r", Mode.FULL),
     ],
 )
@@ -147,17 +150,7 @@ async def test_in_a_box_with_text_it_goes_to_the_start_of_the_line() -> None:
         assert len(engine.asks) == 1
 
 
-async def test_the_keys_of_the_slider_stand_alone() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "⏎ send")
-        await pilot.press("ctrl+g")
-        await until_shown(pilot, "⏎ set")
-        await until_gone(pilot, "⏎ send")
-        await pilot.press("escape")
-        await until_gone(pilot, "⏎ set")
-        await until_shown(pilot, "⏎ send")
-
-
+@pytest.mark.slow
 async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:
     engine = FakeEngine(CUT)
     async with kept_app(tmp_path, engine) as (pilot, _):
@@ -209,7 +202,7 @@ async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> N
         slow("ctrl+c", "a"),
         slow("ctrl+c", "left"),
         ("ctrl+c", "ctrl+l"),
-        ("ctrl+q", "a"),
+        slow("ctrl+q", "a"),
         slow("ctrl+q", "left"),
         slow("ctrl+q", "ctrl+l"),
     ],

@@ -32,7 +32,6 @@ from tests.ui.helpers import (
     kept_app,
     paste,
     screen_text,
-    started,
     until,
     until_gone,
     until_shown,
@@ -65,10 +64,8 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_shown(pilot, "! Background reading stopped (", "broken).")
         assert "\x1b" not in screen_text(pilot)
 
-
-async def test_an_answer_that_was_stopped_for_memory_says_so() -> None:
-    engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
-    async with started(engine, WIDE) as pilot:
+        # An answer that was stopped for memory says so.
+        engine.story, engine.stepping = Story(ended=FinishReason.MEMORY), True
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))

@@ -251,13 +251,8 @@ async def test_a_deleted_message_can_be_restored(tmp_path: Path) -> None:
         await until_shown(pilot, "❯ You", "Two?", "Three?")
         with Store(tmp_path) as beside:
             assert len(beside.branch(1)) == 6
-
-
-async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Path) -> None:
-    """The view of what is deleted goes first: whoever sees that may press ^Z at once."""
-    engine = FakeEngine(Story(answer="Yes."))
-    async with kept_app(tmp_path, engine, (80, 40)) as (pilot, app):
-        await answered(pilot, engine, "One?", "Two?")
+        # Keys that come before a deletion is done wait for it. The view of what is deleted goes
+        # first: whoever sees that may press ^Z at once.
         await choose(pilot, app, "question", "One?")
         message = app.chat.transcript.selected
         assert message is not None
@@ -269,7 +264,7 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
             await until(pilot, lambda: beside.branch(1) == ())
         app.chat.post_message(MessageView.Act(message, "undo"))
         with Store(tmp_path) as beside:
-            await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
+            await until(pilot, lambda: len(beside.branch(1)) == 6, "what was deleted")
         await until_shown(pilot, "Restored.", "One?", "Two?")
 
 
@@ -287,6 +282,11 @@ async def test_nothing_is_changed_while_an_answer_is_written() -> None:
             app.chat.notice.show("")
             await until_gone(pilot, "under way")
         assert len(engine.commands) == 2
+        # The keys of a message are in the help.
+        await pilot.resize_terminal(100, 110)
+        await pilot.press("f1")
+        await until_shown(pilot, "A selected message", "Copy the message as Markdown", "^K")
+        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
 
 
 async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> None:
@@ -333,10 +333,6 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
         await until_shown(pilot, "Question 7?", "Answer 7 is the needle.")
 
 
-async def test_the_keys_of_a_message_are_in_the_help() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
-        await pilot.press("f1")
-        await until_shown(pilot, "A selected message", "Copy the message as Markdown", "^K")
-        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
+def test_each_key_of_a_message_does_one_thing() -> None:
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
     assert len(keys) == len(set(keys))

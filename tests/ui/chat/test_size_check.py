@@ -54,19 +54,17 @@ async def test_a_conversation_that_is_full_says_so() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "The question is too long", "text as a file")
         assert len(engine.asks) == 1
-
-
-async def test_documents_are_no_reason_to_refuse_a_question() -> None:
-    """Of a conversation with documents, those that were read last may make room for others."""
-    engine = FakeEngine(Story(answer="Yes.", prompt_tokens=40_900))
-    async with started(engine) as pilot:
+        # Documents are no reason to refuse one: of a conversation with documents, those that were
+        # read last may make room for others.
+        entry(pilot).box.clear()
+        engine.story = Story(answer="Yes.", prompt_tokens=40_900)
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
         attach(pilot, repository(), tokens=8_000_000)
         await until_shown(pilot, "8,000,000 tokens in 30 files · only the best")
         await ask(pilot, engine, "More?")
-        assert len(engine.asks) == 2
+        assert len(engine.asks) == 3
 
 
 async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -> None:

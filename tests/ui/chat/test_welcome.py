@@ -133,6 +133,7 @@ async def test_users_with_settings_or_conversations_see_no_explanation(tmp_path:
         assert app.chat.composer.box.text == ""
 
 
+@pytest.mark.slow
 async def test_text_typed_during_the_start_gets_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

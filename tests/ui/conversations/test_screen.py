@@ -54,6 +54,14 @@ def lines(pilot: Pilot[None], *titles: str) -> list[str]:
     return [title for _, title in sorted(found)]
 
 
+FOUND = (
+    ("lgtri", ["Log triage"]),
+    ("repairs", ["Lease contract"]),
+    ("timed ou", ["Log triage"]),
+    ("nowhere", []),
+)
+
+
 async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) -> None:
     three(tmp_path)
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
@@ -61,6 +69,18 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         titles = ["Repo tour", "Log triage", "Lease contract"]
         assert lines(pilot, *titles) == titles
         assert screen_text(pilot).count("1 question · 3 KB") == 3
+        # Typing finds titles and messages.
+        for typed, found in FOUND:
+            await pilot.press(*typed)
+            await until_shown(pilot, f"{len(found)} of 3 conversations")
+            assert lines(pilot, *titles) == found
+            if typed == "repairs":
+                await until_shown(pilot, "Answer: The tenant pays for all repairs.")
+            await pilot.press("escape")
+            await until_shown(pilot, "Conversations  3 conversations")
+        await pilot.press("escape")
+        await until_shown(pilot, "next: AUTO")
+        await opened_list(pilot)
         await pilot.press("down", "down", "enter")
         await until_shown(pilot, "The tenant pays for all repairs.", "specchat  Lease contract")
         await ask(pilot, engine, "And who\nmore?")
@@ -70,31 +90,6 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         await until(pilot, lambda: app.chat.composer.box.text == "And who\nmore?")
         await pilot.press("up", "up")
         await until(pilot, lambda: app.chat.composer.box.text == "Lease contract")
-
-
-FOUND = (
-    ("lgtri", ["Log triage"]),
-    ("repairs", ["Lease contract"]),
-    ("timed ou", ["Log triage"]),
-    ("nowhere", []),
-)
-
-
-async def test_typing_finds_titles_and_messages(tmp_path: Path) -> None:
-    three(tmp_path)
-    async with kept_app(tmp_path) as (pilot, _):
-        await opened_list(pilot)
-        for typed, found in FOUND:
-            await pilot.press(*typed)
-            await until_shown(pilot, f"{len(found)} of 3 conversations")
-            titles = ["Repo tour", "Log triage", "Lease contract"]
-            assert lines(pilot, *titles) == found
-            if typed == "repairs":
-                await until_shown(pilot, "Answer: The tenant pays for all repairs.")
-            await pilot.press("escape")
-            await until_shown(pilot, "Conversations  3 conversations")
-        await pilot.press("escape")
-        await until_shown(pilot, "next: AUTO")
 
 
 async def test_an_answer_goes_on_while_another_conversation_is_shown(tmp_path: Path) -> None:

@@ -217,14 +217,6 @@ async def test_no_pair_is_loaded_while_answering_and_no_damaged_one(
         assert len(engine.sent(Load)) == 1
 
 
-async def test_the_first_pair_is_checked_before_the_engine_gets_it(library: Library) -> None:
-    engine = FakeEngine()
-    app = SpecchatApp(engine, find_pair(), settings=SettingsFile(), library=lambda: library)
-    async with app.run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: not app.chat.loader.busy, "the pair")
-        assert engine.sent(Load) == [resolve_pair()]
-
-
 async def test_a_damaged_first_pair_is_reported_and_not_loaded(
     app: Make, here: Here, library: Library
 ) -> None:
@@ -261,13 +253,12 @@ async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: He
         await ask(pilot, engine, "Are you there?")
 
 
-def embedded(engine: FakeEngine, library: Library) -> SpecchatApp:
-    return SpecchatApp(engine, resolve_pair(), settings=SettingsFile(), library=lambda: library)
-
-
 async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
+    """The first pair is checked before the engine gets it."""
     engine = FakeEngine()
-    async with models_of(embedded(engine, library)) as pilot:
+    app = SpecchatApp(engine, find_pair(), settings=SettingsFile(), library=lambda: library)
+    async with models_of(app) as pilot:
+        assert engine.sent(Load) == [resolve_pair()]
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")
         await until_shown(pilot, "The models could not be timed")

@@ -67,6 +67,7 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
         assert "on 2 machines" not in pilot.app.chat.header.render().plain  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 async def test_a_machine_that_cannot_be_used_is_named(app: Make, here: Here) -> None:
     await here(BIG)
     problem = "studio.local has mlx 0.31, but this machine has 0.32"

@@ -48,7 +48,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(
         await until_shown(pilot, "! The draft costs ", "of the target per token (predicted)")
 
 
-@pytest.mark.parametrize("size", [NARROW, slow(SMALL), WIDE])
+@pytest.mark.parametrize("size", [slow(NARROW), slow(SMALL), WIDE])
 async def test_nothing_is_wider_than_the_screen(
     app: Make, here: Here, size: tuple[int, int]
 ) -> None:

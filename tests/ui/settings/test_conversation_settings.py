@@ -161,18 +161,30 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
+        # A paste is text, and not too long.
+        screen = own(app)
+        await paste(pilot, "One\x1b[31m\r\ntwo\rthree")
+        await until(pilot, lambda: screen.prompt.text == "One␛[31m\ntwo\nthree")
+        await paste(pilot, DOCUMENT)
+        await until_shown(pilot, "Too long for a system prompt")
+        assert len(screen.prompt.text) < 100
 
 
 async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) -> None:
     imported = "Odd\x1b[31m [b]bold[/b] \u202e prompt.\n"
     with Store(tmp_path) as store:
-        id = store.create("Imported").id
+        id = store.create("title \x1b]52;c;aGk=\x07 \x9d0;t\x9c \u202eback").id
         store.add_message(id, Role.SYSTEM, imported)
         store.save_draft(records.DraftRecord(id))
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "ready")
         screen = await opened(pilot, app)
         assert "\x1b" not in screen.prompt.text
+        # A hostile title is shown harmless.
+        shown = "This conversation  title ␛]52;c;aGk=␇ ⟨9D⟩0;t⟨9C⟩ ⟨RLO⟩back"
+        await until_shown(pilot, shown)
+        drawn = screen_text(pilot)
+        assert not {"\x1b", "\x07", "\x9d", "\u202e"} & set(drawn)
         await until_shown(pilot, "Odd␛[31m [b]bold[/b]")
         await row(pilot, app, "seed")
         await pilot.press("7", "enter", "escape")
@@ -187,18 +199,6 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
         await until_shown(pilot, "The system prompt has changed")
         with Store(tmp_path) as beside:
             assert beside.conversation(id).overrides == Overrides(system="", seed=7)
-
-
-async def test_a_paste_is_text_and_not_too_long() -> None:
-    app = app_with(FakeEngine())
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        screen = await opened(pilot, app)
-        await paste(pilot, "One\x1b[31m\r\ntwo\rthree")
-        await until(pilot, lambda: screen.prompt.text == "One␛[31m\ntwo\nthree")
-        await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Too long for a system prompt")
-        assert len(screen.prompt.text) < 100
 
 
 async def test_values_that_are_not_overridden_follow_the_settings() -> None:
@@ -237,6 +237,7 @@ async def test_changes_that_cannot_be_saved_are_reported_and_do_not_apply(tmp_pa
         assert app.chat.open_chats.shown.conversation.system_prompt == ""
 
 
+@pytest.mark.slow
 async def test_choices_are_plain_values(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await until_shown(pilot, "ready")
@@ -248,18 +249,3 @@ async def test_choices_are_plain_values(tmp_path: Path) -> None:
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
             assert json.dumps(beside.conversation(1).overrides.mode) == '"full"'
-
-
-async def test_a_hostile_title_is_shown_harmless(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        id = store.create("title \x1b]52;c;aGk=\x07 \x9d0;t\x9c \u202eback").id
-        store.add_message(id, Role.USER, "Asked?")
-    async with kept_app(tmp_path) as (pilot, app):
-        await until_shown(pilot, "ready")
-        app.chat.open_conversation(id)
-        await until_shown(pilot, "Asked?")
-        await opened(pilot, app)
-        shown = "This conversation  title ␛]52;c;aGk=␇ ⟨9D⟩0;t⟨9C⟩ ⟨RLO⟩back"
-        await until_shown(pilot, shown)
-        drawn = screen_text(pilot)
-        assert not {"\x1b", "\x07", "\x9d", "\u202e"} & set(drawn)

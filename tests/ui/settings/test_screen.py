@@ -148,9 +148,12 @@ async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
     assert app.theme == "specchat"
 
 
-async def test_settings_of_the_engine_reach_it(tmp_path: Path, file: SettingsFile) -> None:
-    engine, snapshots = FakeEngine(), str(tmp_path / "snapshots")
+async def test_settings_of_the_engine_and_of_the_store_reach_them(
+    tmp_path: Path, file: SettingsFile
+) -> None:
+    engine, snapshots = FakeEngine(Story(answer="Short.")), str(tmp_path / "snapshots")
     file.set(BACKGROUND, BackgroundPolicy.ALWAYS)
+    file.set(find("storage.trash_days"), 9)
     async with kept_app(tmp_path, engine, settings=file) as (pilot, app):
         first = CachePolicy(BackgroundPolicy.ALWAYS, snapshot_folder=snapshots)
         assert engine.sent(CachePolicy) == [first]
@@ -165,12 +168,7 @@ async def test_settings_of_the_engine_reach_it(tmp_path: Path, file: SettingsFil
         await ask(pilot, engine)
         sampling = engine.asks[0].sampling
         assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.9, 512)
-
-
-async def test_settings_of_the_store_reach_it(tmp_path: Path, file: SettingsFile) -> None:
-    file.set(find("storage.trash_days"), 9)
-    async with kept_app(tmp_path, FakeEngine(), settings=file) as (pilot, app):
-        await ask(pilot, app._engine)  # type: ignore[arg-type]
+        # Those of the store reach it.
         app.settings.change(find("documents.max_document_size_mb"), 1)
         await paste(pilot, "too long\n" * 130_000)
         await type_in(pilot, "What?")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.options import AUTO_KEEP, Mode
@@ -53,6 +55,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "❯")
 
 
+@pytest.mark.slow
 async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with app_with(engine).run_test(size=SMALL) as pilot:

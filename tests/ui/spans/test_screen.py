@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import pytest_asyncio
 from textual.app import App
 from textual.events import Key
 from textual.pilot import Pilot
@@ -46,21 +48,63 @@ def contract(
     return ReadDocument(0, number, name, TEXT, tuple(passages), importance)
 
 
-class SpansApp(App[None]):
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class SpansHost(App[None]):
     CSS_PATH: ClassVar[list[Path]] = [  # type: ignore[assignment]
         Path(ui.__file__).parent / name for name in ("filter_list.tcss", "spans/spans.tcss")
     ]
 
-    def __init__(self, screen: SpansScreen) -> None:
+    spans: SpansScreen
+    """The one that is shown, or was shown last."""
+
+    def __init__(self) -> None:
         super().__init__()
         dark, _ = our_themes()
         self.register_theme(dark)
         self.theme = dark.name
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def host() -> AsyncIterator[None]:
+    """One app, which shows the screens of all tests, one after the other."""
+    app, ready, done = SpansHost(), asyncio.Event(), asyncio.Event()
+
+    async def run() -> None:
+        async with app.run_test(size=(80, 24)) as Shown.pilot:
+            ready.set()
+            await done.wait()
+
+    running = asyncio.create_task(run())
+    await ready.wait()
+    yield
+    done.set()
+    await running
+
+
+class Shown:
+    """A screen of spans in the app that all tests share."""
+
+    pilot: ClassVar[Pilot[None]]
+
+    def __init__(self, screen: SpansScreen) -> None:
         self.spans = screen
         self.results: list[AskAgain | None] = []
 
-    def on_mount(self) -> None:
-        self.push_screen(self.spans, self.results.append)
+    @asynccontextmanager
+    async def run_test(self, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
+        pilot = self.pilot
+        host = pilot.app
+        assert isinstance(host, SpansHost)
+        with host._context():
+            if host.size != size:
+                await pilot.resize_terminal(*size)
+            host.spans = self.spans
+            await host.push_screen(self.spans, self.results.append)
+            yield pilot
+            while len(host.screen_stack) > 1:
+                await host.pop_screen()
 
 
 @pytest.fixture
@@ -69,25 +113,25 @@ def tried() -> list[float]:
 
 
 @pytest.fixture
-def spans(tried: list[float]) -> SpansApp:
-    return SpansApp(SpansScreen([contract((50, 53), (120, 125))], 0.2, tried.append))
+def spans(tried: list[float]) -> Shown:
+    return Shown(SpansScreen([contract((50, 53), (120, 125))], 0.2, tried.append))
 
 
 def line(pilot: Pilot[None]) -> int:
     app = pilot.app
-    assert isinstance(app, SpansApp)
+    assert isinstance(app, SpansHost)
     return TEXT.count("\n", 0, app.spans.view.cursor) + 1
 
 
 @asynccontextmanager
-async def at_line_50(spans: SpansApp) -> AsyncIterator[Pilot[None]]:
+async def at_line_50(spans: Shown) -> AsyncIterator[Pilot[None]]:
     """At the first passage that was read."""
     async with spans.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: line(pilot) == 50)
         yield pilot
 
 
-async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> None:
+async def test_it_opens_at_the_first_passage_that_was_read(spans: Shown) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(
             pilot, "▌ Line 50 of the contract.", "line 50 · read · importance 3.5x average"
@@ -99,7 +143,7 @@ async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> N
         assert "  Line 53" in text
 
 
-async def test_from_passage_to_passage(spans: SpansApp) -> None:
+async def test_from_passage_to_passage(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("n")
         await until_shown(pilot, "line 120 · read")
@@ -111,7 +155,7 @@ async def test_from_passage_to_passage(spans: SpansApp) -> None:
         await until_shown(pilot, "No earlier passages were read.")
 
 
-async def test_moving(spans: SpansApp) -> None:
+async def test_moving(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("down", "down", "up")
         assert line(pilot) == 51
@@ -126,7 +170,7 @@ async def test_moving(spans: SpansApp) -> None:
         await until_shown(pilot, f"Line {line(pilot)} of")
 
 
-async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) -> None:
+async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("slash", *"line 19")
         await until_shown(pilot, "hit 2 of 11 · not read (Space pins it)")
@@ -146,7 +190,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         assert start <= at(191) < end
 
 
-async def test_text_that_is_not_found(spans: SpansApp) -> None:
+async def test_text_that_is_not_found(spans: Shown) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+f", *"penguin")
         await until_shown(pilot, "Not found in the document.")
@@ -157,14 +201,14 @@ async def test_text_that_is_not_found(spans: SpansApp) -> None:
 async def test_a_pin_can_be_removed() -> None:
     text = "One.\n\nTwo.\n\nThree."
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
-    spans = SpansApp(SpansScreen([whole], 0.2))
+    spans = Shown(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
         await until_shown(pilot, "1 pin")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
     assert spans.results[0] == AskAgain(None, {(0, 0): ((6, 10),)})
-    again = SpansApp(SpansScreen([replace(whole, pinned=((6, 10),))], 0.2))
+    again = Shown(SpansScreen([replace(whole, pinned=((6, 10),))], 0.2))
     async with again.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
         await until_shown(pilot, "No longer pinned.")
@@ -173,7 +217,7 @@ async def test_a_pin_can_be_removed() -> None:
     assert again.results[0] == AskAgain(None, {(0, 0): ()})
 
 
-async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
+async def test_folding_hides_what_was_not_read(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("f")
         await until_shown(
@@ -185,7 +229,7 @@ async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
         assert line(pilot) == 50
 
 
-async def test_another_keep_is_tried(spans: SpansApp, tried: list[float]) -> None:
+async def test_another_keep_is_tried(spans: Shown, tried: list[float]) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right", "right", "left")
         await until(pilot, lambda: len(tried) == 3)
@@ -195,7 +239,7 @@ async def test_another_keep_is_tried(spans: SpansApp, tried: list[float]) -> Non
 
 
 async def test_the_answer_to_an_earlier_key_takes_no_later_key_back(
-    spans: SpansApp, tried: list[float]
+    spans: Shown, tried: list[float]
 ) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right", "right")
@@ -208,7 +252,7 @@ async def test_the_answer_to_an_earlier_key_takes_no_later_key_back(
 
 
 async def test_a_keep_that_cannot_be_tried() -> None:
-    spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
+    spans = Shown(SpansScreen([contract((50, 53))], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right")
         await until_shown(pilot, "Another keep can be tried only on the last answer")
@@ -224,16 +268,16 @@ FOLDER = [
 
 
 @pytest.fixture
-def folder() -> SpansApp:
-    return SpansApp(SpansScreen(FOLDER, 0.2))
+def folder() -> Shown:
+    return Shown(SpansScreen(FOLDER, 0.2))
 
 
-def where(spans: SpansApp) -> tuple[str, int]:
+def where(spans: Shown) -> tuple[str, int]:
     view = spans.spans.view
     return view.document.name, TEXT.count("\n", 0, view.cursor) + 1
 
 
-async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
+async def test_next_goes_from_document_to_document(folder: Shown) -> None:
     """It begins at the most important one, not at the first."""
     async with folder.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "What was read  1/4 contract.txt   read 4% · passage 1 of 4")
@@ -258,7 +302,7 @@ async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
         await until_shown(pilot, "No earlier passages were read.")
 
 
-async def test_every_document_is_searched(folder: SpansApp) -> None:
+async def test_every_document_is_searched(folder: Shown) -> None:
     async with folder.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"Line 190")
         await until_shown(pilot, "hit 1 of 4 in 4 documents · not read")
@@ -275,7 +319,7 @@ async def test_every_document_is_searched(folder: SpansApp) -> None:
         await until_shown(pilot, "3/4 last.txt")
 
 
-async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: SpansApp) -> None:
+async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Shown) -> None:
     async with folder.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "1/4 contract.txt")
         await pilot.press("d")
@@ -299,7 +343,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sp
         await until_shown(pilot, "No more passages were read.")
 
 
-async def test_another_keep_leaves_the_documents_in_their_order(folder: SpansApp) -> None:
+async def test_another_keep_leaves_the_documents_in_their_order(folder: Shown) -> None:
     async with folder.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "1/4 contract.txt")
         await pilot.press("n", "n")
@@ -309,7 +353,7 @@ async def test_another_keep_leaves_the_documents_in_their_order(folder: SpansApp
         await until_shown(pilot, "2/4 other␛.txt   keep 50% would read 1% · passage 3 of 5")
 
 
-async def test_a_single_document_has_no_list(spans: SpansApp) -> None:
+async def test_a_single_document_has_no_list(spans: Shown) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("d")
         await until_shown(pilot, "There is only one document.")
@@ -319,7 +363,7 @@ NAMES = ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"]
 
 
 @table("width, name", itertools.product([40, 60, 80, 120], NAMES))
-def test_a_document_is_a_line(name: str, width: int) -> None:
+async def test_a_document_is_a_line(name: str, width: int) -> None:
     drawn = document_line(contract((10, 12), name=name), 411, width)
     assert drawn.cell_length <= width
     assert drawn.plain.isprintable()
@@ -327,14 +371,14 @@ def test_a_document_is_a_line(name: str, width: int) -> None:
     assert "412" in drawn.plain
 
 
-async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp) -> None:
+async def test_keys_typed_right_after_the_slash_are_searched_for(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         in_one_read(pilot, "/line 1q\x7f9\r")
         await until_shown(pilot, "hit 3 of 11 · not read")
         assert spans.spans.search.value == "line 19"
 
 
-async def test_keys_typed_right_after_the_search_are_for_the_document(spans: SpansApp) -> None:
+async def test_keys_typed_right_after_the_search_are_for_the_document(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         in_one_read(pilot, "/contract")
         await until_shown(pilot, "of 200 · ")
@@ -345,7 +389,7 @@ async def test_keys_typed_right_after_the_search_are_for_the_document(spans: Spa
         assert not spans.spans.search.display
 
 
-async def test_the_mouse(spans: SpansApp) -> None:
+async def test_the_mouse(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.click("DocumentView", offset=(10, 0))
         first = line(pilot)
@@ -361,7 +405,7 @@ async def test_the_mouse(spans: SpansApp) -> None:
 async def test_a_click_on_its_mark_pins_and_unpins_a_passage() -> None:
     text = "One.\n\nTwo.\nMore.\n\nThree."
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
-    spans = SpansApp(SpansScreen([whole], 0.2))
+    spans = Shown(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "Three.")
         await pilot.click("DocumentView", offset=(0, 3))
@@ -380,7 +424,7 @@ async def test_pinned_text_stays_visible_when_the_rest_is_folded() -> None:
     lines = [f"Line {number}." + "\n" * (number % 3 == 2) for number in range(60)]
     text = "\n".join(lines)
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
-    spans = SpansApp(SpansScreen([whole], 0.2))
+    spans = Shown(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press(*["down"] * 5, "space", "f")
         await until_shown(pilot, "█ Line 3.", "█ Line 4.", "█ Line 5.", "⋯ 4 lines not read")
@@ -393,7 +437,7 @@ async def test_pinned_text_stays_visible_when_the_rest_is_folded() -> None:
 async def test_the_legend_explains_the_marks_on_the_screen() -> None:
     text = "One.\n\nTwo.\n\nThree."
     passages = (Passage(0, 6, ReadKind.SELECTED), Passage(6, len(text), ReadKind.UNREAD))
-    spans = SpansApp(SpansScreen([ReadDocument(0, 0, "a", text, passages)], 0.2))
+    spans = Shown(SpansScreen([ReadDocument(0, 0, "a", text, passages)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "▌ read   dim · not read")
         await pilot.press("end", "space")
@@ -402,7 +446,7 @@ async def test_the_legend_explains_the_marks_on_the_screen() -> None:
         await until_gone(pilot, "dim · not read")
 
 
-async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
+async def test_a_click_on_a_fold_opens_it(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("f")
         await until_shown(pilot, "⋯ 49 lines not read")
@@ -418,7 +462,7 @@ async def click_hint(pilot: Pilot[None], words: str) -> None:
     await pilot.click(hints, offset=(at - hints.region.x, 0))
 
 
-async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) -> None:
+async def test_everything_can_be_clicked(spans: Shown, tried: list[float]) -> None:
     async with at_line_50(spans) as pilot:
         await click_hint(pilot, "n next")
         await until(pilot, lambda: line(pilot) == 120)
@@ -443,7 +487,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         assert spans.results[0].keep is None
 
 
-def test_the_most_important_hints_fit_in_any_width() -> None:
+async def test_the_most_important_hints_fit_in_any_width() -> None:
     for width in range(8, 200):
         shown = [text for text, _ in _fit(READING, width)]
         assert len("  ".join(shown)) <= max(width, 9)
@@ -451,15 +495,15 @@ def test_the_most_important_hints_fit_in_any_width() -> None:
         assert "Space pin" in shown
 
 
-async def test_the_passage_is_copied(spans: SpansApp) -> None:
+async def test_the_passage_is_copied(spans: Shown) -> None:
     async with at_line_50(spans) as pilot:
         await pilot.press("c")
         await until_shown(pilot, "Copied 75 characters.")
-        assert spans.clipboard == TEXT[at(50) : at(53)]
+        assert pilot.app.clipboard == TEXT[at(50) : at(53)]
 
 
 @pytest.mark.parametrize("size", [(40, 10), (60, 20), (200, 50)])
-async def test_any_size_is_drawn(spans: SpansApp, size: tuple[int, int]) -> None:
+async def test_any_size_is_drawn(spans: Shown, size: tuple[int, int]) -> None:
     async with spans.run_test(size=size) as pilot:
         await until_shown(pilot, "Line 50")
         await pilot.resize_terminal(70, 15)
@@ -470,7 +514,7 @@ async def test_any_size_is_drawn(spans: SpansApp, size: tuple[int, int]) -> None
 async def test_hostile_text_is_only_shown() -> None:
     text = "\x1b[31mred\x1b]52;c;AAAA\x07 [@click=app.quit]quit[/] \u202eabc\n" * 50
     hostile = ReadDocument(0, 0, "\x1b]0;x\x07[b]", text, (Passage(0, len(text), ReadKind.UNREAD),))
-    spans = SpansApp(SpansScreen([hostile], 0.2))
+    spans = Shown(SpansScreen([hostile], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "␛[31mred␛]52;c;AAAA␇ [@click=app.quit]quit[/] ⟨RLO⟩abc")
         assert "\x1b" not in screen_text(pilot)
@@ -481,7 +525,7 @@ async def test_hostile_text_is_only_shown() -> None:
 async def test_cited_text_is_shown_first_and_marked() -> None:
     read = contract((50, 53), (120, 125))
     cited = ((at(122), at(123) - 1), (at(160), at(161) - 1))
-    spans = SpansApp(SpansScreen([replace(read, cited=cited)], 0.2))
+    spans = Shown(SpansScreen([replace(read, cited=cited)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "line 122 · cited · read", "a cited")
         await pilot.press("a")
@@ -498,7 +542,7 @@ async def test_cited_text_is_shown_first_and_marked() -> None:
         assert style.bold
 
 
-async def test_an_answer_that_cites_nothing_says_so(spans: SpansApp) -> None:
+async def test_an_answer_that_cites_nothing_says_so(spans: Shown) -> None:
     async with spans.run_test(size=(100, 24)) as pilot:
         await until_shown(pilot, "line 50")
         assert "a cited" not in screen_text(pilot)

@@ -182,12 +182,20 @@ async def test_new_text_below_is_marked_until_it_is_visible() -> None:
         for _ in range(50):
             engine.advance_to(lambda event: isinstance(event, Token))
         await until(pilot, lambda: transcript.max_scroll_y > 10)
+        await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
         assert "new text below" not in screen_text(pilot)
+        # It follows its end until the user scrolls up.
         await pilot.press("pageup")
         await until(pilot, lambda: not transcript.follows_end)
+        place, height = transcript.scroll_y, transcript.max_scroll_y
+        assert place < height
         assert "new text below" not in screen_text(pilot)
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "↓ new text below")
+        for _ in range(20):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: transcript.max_scroll_y > height)
+        assert transcript.scroll_y == place
         await pilot.press("ctrl+b")
         await until_gone(pilot, "new text below")
         await until(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)

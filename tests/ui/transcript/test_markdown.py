@@ -96,16 +96,14 @@ async def test_nothing_that_the_model_wrote_vanishes() -> None:
         on_screen = await shown(pilot, text)
         for words in ("[a]", "[x]: y", "[c]", "z[0](q) = [w]"):
             assert words in on_screen
-
-
-async def test_the_address_of_a_link_can_be_read() -> None:
-    text = "[docs](https://a.org/x) <https://b.org> [p](mailto:a@b.org) ![i](https://c.org)"
-    async with opened() as pilot:
+        # The address of a link can be read.
+        text = "[docs](https://a.org/x) <https://b.org> [p](mailto:a@b.org) ![i](https://c.org)"
         on_screen = " ".join((await shown(pilot, text, 120)).split())
-    assert (
-        "docs (https://a.org/x) https://b.org p (mailto:a@b.org) 🖼 i (https://c.org)" in on_screen
-    )
-    assert "(https://b.org)" not in on_screen
+        assert (
+            "docs (https://a.org/x) https://b.org p (mailto:a@b.org) 🖼 i (https://c.org)"
+            in on_screen
+        )
+        assert "(https://b.org)" not in on_screen
 
 
 async def lines_of_a_formula_do_not_become_a_list(pilot: Pilot[None], streamed: bool) -> None:
@@ -138,6 +136,8 @@ async def test_formulas_and_tables_whole_and_streamed() -> None:
             await lines_of_a_formula_do_not_become_a_list(pilot, streamed)
             await cells_without_a_header_are_shown(pilot, streamed)
             await columns_are_aligned_as_the_table_says(pilot, streamed)
+        for width in (40, NARROW, 80, 120):
+            await no_part_of_a_table_is_cut_off(pilot, width)
 
 
 WIDE = """\
@@ -148,13 +148,11 @@ WIDE = """\
 """
 
 
-async def test_no_part_of_a_table_is_cut_off() -> None:
-    async with opened() as pilot:
-        for width in (40, NARROW, 80, 120):
-            on_screen = await shown(pilot, WIDE, width)
-            assert "…" not in on_screen
-            for word in re.findall(r"[^\s|:]*\w[^\s|]*", WIDE):
-                assert word in on_screen, (width, word)
+async def no_part_of_a_table_is_cut_off(pilot: Pilot[None], width: int) -> None:
+    on_screen = await shown(pilot, WIDE, width)
+    assert "…" not in on_screen
+    for word in re.findall(r"[^\s|:]*\w[^\s|]*", WIDE):
+        assert word in on_screen, (width, word)
 
 
 def test_a_wide_row_of_a_long_table_is_complete_and_quick() -> None:
