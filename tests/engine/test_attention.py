@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +17,8 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.scorers import attention
 from app.engine.scorers.attention import AttentionObserver, score_by_attention
 from app.engine.scorers.scorer import Importance, ScoringError
-from tests.tiny import VOCABULARY, build
+from tests.tables import slow, table
+from tests.tiny import VOCABULARY, architectures, build
 
 mlx_patches.install()
 BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
@@ -77,8 +79,10 @@ def naive(
     return np.asarray(np.max(layers, axis=0))
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next"])
-@pytest.mark.parametrize(("lookahead", "backend"), [(0, CPU), (3, CPU), (3, GPU)])
+@pytest.mark.parametrize(
+    "name", architectures("llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next")
+)
+@table("lookahead, backend", [(0, CPU), (3, CPU), (3, GPU)])
 def test_importance_equals_its_definition(name: str, lookahead: int, backend: Backend) -> None:
     model, ids = build(name), _ids(100)
     ours = _score(model, ids, 90, lookahead=lookahead, step=StepSize(32, backend=backend))
@@ -87,8 +91,8 @@ def test_importance_equals_its_definition(name: str, lookahead: int, backend: Ba
     np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("pool", "length"), [(1, 100), (5, 100), (31, 100), (31, 12)])
-@BACKENDS
+@pytest.mark.parametrize(("pool", "length"), [slow(1, 100), (5, 100), slow(31, 100), (31, 12)])
+@table("backend", [CPU, GPU])
 def test_importance_is_right_at_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
     model, ids, start = build("llama"), _ids(length), length - 10
     expected = naive(model, ids, start, 0, pool).mean(axis=0)
@@ -137,9 +141,10 @@ def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.arra
     return q, k
 
 
-@pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-@BACKENDS
+@table(
+    "constant, dtype, backend",
+    product([0, 2_000, 20_000, 80_000], [mx.float16, mx.bfloat16], [CPU, GPU]),
+)
 def test_large_keys_do_not_change_the_ranking(
     constant: int, dtype: mx.Dtype, backend: Backend
 ) -> None:
@@ -163,8 +168,7 @@ def test_large_keys_do_not_change_the_ranking(
     np.testing.assert_allclose(ours, exact, rtol=1e-4 + 1e-7 * constant)
 
 
-@BACKENDS
-@pytest.mark.parametrize("what", ["no number", "infinite", "sees nothing"])
+@table("what, backend", product(["no number", "infinite", "sees nothing"], [CPU, GPU]))
 def test_non_finite_importance_is_an_error(what: str, backend: Backend) -> None:
     """Sorted by such values, always the document's first chunks would be selected."""
     q, k = _keys(0, mx.float32, 64)
@@ -259,11 +263,11 @@ def test_only_the_end_of_a_long_question_is_observed() -> None:
     np.testing.assert_array_equal(limited, expected)
 
 
-@pytest.mark.parametrize("tail", [16, 64])
-def test_scoring_uses_little_memory(tail: int) -> None:
+@pytest.mark.parametrize(("tail", "length"), [(16, 2048), slow(16, 8192), slow(64, 8192)])
+def test_scoring_uses_little_memory(tail: int, length: int) -> None:
     """At most 2 x (heads of one layer x observations x M x 4 bytes) more than the same steps
     without observation."""
-    model, length, lookahead = build("llama"), 8192, 8
+    model, lookahead = build("llama"), 8
     ids = _ids(length)
     start = length - tail
 

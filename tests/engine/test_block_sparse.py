@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +20,8 @@ from app.engine.cache.sizes import Transient
 from app.engine.scorers.attention import score_by_attention
 from app.models.embedded import draft_path
 from app.protocol.options import Blocks
-from tests.tiny import VOCABULARY, build
+from tests.tables import table
+from tests.tiny import VOCABULARY, architectures, build
 
 mlx_patches.install()
 
@@ -57,8 +59,7 @@ def _steps(
     return np.array(mx.concatenate(parts, axis=2).astype(mx.float32))
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
-@pytest.mark.parametrize("length", [512, 501])
+@table("heads, length", product([(1, 1), (4, 4), (6, 2)], [512, 501]))
 def test_without_skipped_blocks_it_equals_plain_attention(
     heads: tuple[int, int], length: int
 ) -> None:
@@ -71,9 +72,10 @@ def test_without_skipped_blocks_it_equals_plain_attention(
     np.testing.assert_allclose(np.array(last), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
-@pytest.mark.parametrize("boundaries", [(), (100, 333), (320, 321)])
-@pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
+@table(
+    "heads, boundaries, backend",
+    product([(3, 3), (6, 2)], [(), (100, 333), (320, 321)], [CPU, GPU]),
+)
 def test_it_equals_attention_masked_to_the_chosen_blocks(
     heads: tuple[int, int], boundaries: tuple[int, ...], backend: Backend
 ) -> None:
@@ -137,8 +139,7 @@ def test_other_attention_is_unchanged() -> None:
     np.testing.assert_array_equal(_steps(arrays, wide, ()), _steps(arrays, None, ()))
 
 
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
+@table("dtype, constant", product([mx.float16, mx.bfloat16], [0, 2_000, 20_000, 80_000]))
 def test_large_keys_do_not_change_the_chosen_blocks(constant: int, dtype: mx.Dtype) -> None:
     """All keys share a component that adds this much to every score."""
     q, k, v = (a.astype(dtype) for a in _random(4, 2, 1000))
@@ -182,7 +183,7 @@ def _importance(model: Any, ids: NDArray[np.int32], step: int, sparse_from: int,
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("name", architectures("llama", "gpt_oss", "qwen3_next"))
 def test_short_prompts_are_read_as_before(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(3).integers(0, VOCABULARY, 900).astype(np.int32)

@@ -13,6 +13,7 @@ from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import TextEncoder, multilingual_encoder
 from app.engine.turn.citations import MIN_WORDS, ReadText, cite, read_texts
 from app.protocol.citations import Citation, CitationKind, Citations
+from tests.tables import table
 
 LEASE = (
     "The tenant pays the rent on the first day.\n"
@@ -50,8 +51,8 @@ def passages(citations: Citations, *texts: str, kind: CitationKind) -> list[str]
     ]
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
+@table(
+    "answer, expected",
     [
         ("", []),
         ("The tenant has to pay the rent.", []),  # only short pieces
@@ -137,8 +138,8 @@ def test_a_sentence_that_quotes_its_passage_has_one_citation() -> None:
     assert citations.uncited == 0
 
 
-@pytest.mark.parametrize(
-    ("answer", "uncited"),
+@table(
+    "answer, uncited",
     [
         ("A customer may cancel in writing for 90 days.", 1),  # another number
         ("Whales live in all of the oceans of the world.", 1),

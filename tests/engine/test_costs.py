@@ -36,6 +36,7 @@ from app.protocol.events import CostsUpdated, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.stats import Phase
 from tests.engine.driver import LONG_TEXT, Driver, ScriptedProbe, question
+from tests.tables import table
 
 TRUE = LinearCost(0.05, 1e-3, 2e-7)
 
@@ -94,7 +95,7 @@ def test_newer_timings_have_more_weight() -> None:
     )
 
 
-@pytest.mark.parametrize("short", [[0.295, 0.288], [0.2, 0.4], [0.3] * 20])
+@table("short", [[0.295, 0.288], [0.2, 0.4], [0.3] * 20])
 def test_short_turns_do_not_change_the_costs_of_long_ones(short: list[float]) -> None:
     """Two short questions of 40 to 60 tokens come before the first one with a document."""
     first = Costs(*[LinearCost(0.05, 5e-3, 5e-7)] * 4)
@@ -215,7 +216,7 @@ def test_timings_belong_to_one_pair(
     assert PairCosts(other, tmp_path).costs == PairCosts(other, None).costs
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",

@@ -35,6 +35,7 @@ from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason
 from tests import tiny
 from tests.engine.driver import LONG_TEXT, Driver, question
+from tests.tables import table
 
 LIKED = {"a": 10.0, "b": 9.6, "c": 9.3}
 LENGTH = 6
@@ -85,8 +86,8 @@ def like(thinker: Any, **more: float) -> dict[int, float]:
     return {ids_of(thinker, letter)[0]: logit for letter, logit in (LIKED | more).items()}
 
 
-@pytest.mark.parametrize(
-    ("options", "written"),
+@table(
+    "options, written",
     [
         ({}, "aaaaaa"),
         ({"presence_penalty": 1.0}, "abcaaa"),
@@ -291,7 +292,7 @@ def stops_at(ids: list[int]) -> int | None:
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
-@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, MAX_PERIOD])
+@table("period", [1, 2, 11, 12, 24, 25, MAX_PERIOD])
 def test_a_loop_is_stopped_after_its_last_allowed_repeat(period: int) -> None:
     before, loop = list(range(500, 800)), list(range(period))
     stopped = stops_at(before + loop * 1_000)
@@ -330,7 +331,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("name", HONEST)
+@table("name", HONEST)
 def test_lists_tables_code_and_data_are_not_stopped(name: str, encode: object) -> None:
     ids = encode.encode(HONEST[name], add_special_tokens=False).ids  # type: ignore[attr-defined]
     assert stops_at(ids) is None

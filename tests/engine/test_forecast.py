@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
 from app.engine.progress import Forecast, ScoringPart, Step, TurnClock
 from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import Phase
+from tests.tables import table
 
 TICKS = 40
 """Number of progress reports per step."""
@@ -92,8 +94,7 @@ def share_within(played: Played, factor: float) -> float:
     return good / whole
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("factor", [1.0, 3.0, 1 / 3])
+@table("path, factor", product(PATHS, [1.0, 3.0, 1 / 3]))
 def test_the_forecast_adapts_to_the_machines_speed(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,8 +103,7 @@ def test_the_forecast_adapts_to_the_machines_speed(
     assert share_within(played, 1.5) >= (0.6 if factor != 1.0 else 0.999)
 
 
-@pytest.mark.parametrize("path", ["full", "built-in scorer", "joined"])
-@pytest.mark.parametrize("factor", [3.0, 1 / 3])
+@table("path, factor", product(["full", "built-in scorer", "joined"], [3.0, 1 / 3]))
 def test_the_forecast_adapts_to_a_change_of_speed(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_forecast_adapts_to_a_change_of_speed(
     assert share_within(after, 1.7) >= 0.7
 
 
-@pytest.mark.parametrize("path", PATHS)
+@table("path", PATHS)
 def test_the_forecast_never_stays_near_zero(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine is ten times slower than predicted."""
     for shown, true in play(PATHS[path], lambda at: 10.0, monkeypatch).etas:

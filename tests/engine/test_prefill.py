@@ -24,7 +24,8 @@ from app.engine.cache.sizes import Transient
 from app.engine.model.loader import CacheMaker
 from app.estimate.memory import LARGEST_STEP, MAX_SCORE_BYTES, SMALLEST_STEP
 from tests.engine import oracle
-from tests.tiny import ORACLE, VOCABULARY, build
+from tests.tables import slow, table
+from tests.tiny import ORACLE, QUICK, VOCABULARY, build
 
 mlx_patches.install()
 
@@ -107,7 +108,7 @@ def test_every_step_is_reported_and_an_exception_keeps_the_steps_done() -> None:
     assert cache[0].positions.array().tolist() == (ids[:32] * 3).tolist()
 
 
-@pytest.mark.parametrize("name", [*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text"])
+@table("name", [*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text"])
 def test_a_prefill_step_leaves_the_same_caches_as_a_whole_forward(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,9 +230,8 @@ def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
     return Read(sizes[:-1], spared * overhead / elapsed, longest)
 
 
-@pytest.mark.parametrize(
-    ("name", "rate", "settled", "at_the_end"),
-    # The last column: where the speed is halved after 64K tokens.
+@table(
+    "name, rate, settled, at_the_end",
     [
         ("27B", 50, 512, 512),
         ("27B", 116, 512, 512),
@@ -282,8 +282,8 @@ CONFIG_27B = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "room", "context", "tokens", "forced"),
+@table(
+    "change, room, context, tokens, forced",
     [
         ({}, 8e9, 8_192, 2048, False),
         ({}, 2e9, 131_072, 2048, True),
@@ -293,7 +293,6 @@ CONFIG_27B = {
         ({"v_head_dim": 128}, 1e9, 131_072, 128, False),
         ({"head_dim": 128}, 2e9, 131_072, 2048, False),
     ],
-    ids=["fits", "tight", "large", "512-wide", "512-wide, tight", "latent", "fused"],
 )
 def test_attention_is_forced_to_be_fused_before_steps_get_shorter(
     change: dict[str, int], room: float, context: int, tokens: int, forced: bool
@@ -359,11 +358,17 @@ IDS = (np.arange(90, dtype=np.int32) * 7 + 3) % VOCABULARY
 PLACES = np.concatenate([np.arange(40), np.arange(300, 350)]).astype(np.int32)
 
 
-@pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*product(ORACLE, ["positioned", "stock"]), ("qwen3", "8 bits")],
+    [
+        *(
+            (name, kind) if name in QUICK else slow(name, kind)
+            for name, kind in product(ORACLE, ["positioned", "stock"])
+        ),
+        ("qwen3", "8 bits"),
+    ],
 )
+@table("backend", [CPU, GPU])
 def test_an_abandoned_step_leaves_no_trace(
     name: str, kind: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

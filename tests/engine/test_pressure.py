@@ -42,13 +42,14 @@ from app.protocol.options import BackgroundPolicy, Sampling
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import GB, Driver, ScriptedProbe, question, reading
+from tests.tables import slow, table
 
-TRACES = [500, pytest.param(10_000, marks=pytest.mark.slow)]
+TRACES = [100, slow(10_000)]
 CALM, WARN, TIGHT, CRITICAL = PressureLevel
 
 
-@pytest.mark.parametrize(
-    ("read", "rung"),
+@table(
+    "read, rung",
     [
         (reading(0.84), CALM),
         (reading(0.85), WARN),
@@ -294,8 +295,15 @@ def test_at_tight_memory_the_draft_is_unloaded_until_needed(
     assert finished.generated_ids == expected
 
 
-@pytest.mark.parametrize("speculate", [False, True])
-@pytest.mark.parametrize("phase", [Phase.SCORE, Phase.DECODE])
+@pytest.mark.parametrize(
+    ("phase", "speculate"),
+    [
+        (Phase.SCORE, True),
+        (Phase.DECODE, False),
+        slow(Phase.SCORE, False),
+        slow(Phase.DECODE, True),
+    ],
+)
 def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
     phase: Phase, speculate: bool, watched: Driver, probe: ScriptedProbe
 ) -> None:

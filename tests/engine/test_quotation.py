@@ -23,6 +23,7 @@ from app.engine.turn.quotation import (
 from app.protocol.prompt import Document, Message, Role
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
+from tests.tables import slow
 
 GPL = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
 
@@ -66,7 +67,7 @@ def test_long_lines_are_split_between_words() -> None:
     ("question", "part"),
     [
         ("May I charge money for a copy?", "any price or no price"),
-        ("When may network access be denied?", "adversely affects the operation"),
+        slow("When may network access be denied?", "adversely affects the operation"),
     ],
 )
 def test_the_passage_that_answers_is_quoted(question: str, part: str) -> None:
@@ -74,7 +75,9 @@ def test_the_passage_that_answers_is_quoted(question: str, part: str) -> None:
     assert part in " ".join(found.split())
 
 
-@pytest.mark.parametrize("question", ["Which whales live in the Arctic?", "Wie alt wurde er?"])
+@pytest.mark.parametrize(
+    "question", ["Which whales live in the Arctic?", slow("Wie alt wurde er?")]
+)
 def test_nothing_is_quoted_if_nothing_answers(question: str) -> None:
     assert quoted(question, text(GPL)) is None
 

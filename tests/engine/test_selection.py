@@ -15,6 +15,7 @@ from app.engine.scorers.selection import adaptive_keep, chunk_bounds, select
 from app.protocol.options import DEFAULT_TUNING, Tuning
 from app.protocol.prompt import SpanReason
 from tests.patience import PATIENCE
+from tests.tables import table
 
 CHUNK = DEFAULT_TUNING.chunk
 
@@ -215,8 +216,8 @@ def _rising(chunks: int) -> NDArray[np.float32]:
 EVERY = set(range(20))
 
 
-@pytest.mark.parametrize(
-    ("read", "keep", "share", "recalled"),
+@table(
+    "read, keep, share, recalled",
     [
         ({16, 17, 18, 19}, 0.2, 0.5, {14, 15}),  # a share of keep, the most important first
         ({16, 17, 18, 19}, 0.2, 0.25, {15}),

@@ -7,6 +7,7 @@ import gc
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from tests.engine.oracle import difference
 from tests.engine.spread import LocalShards, spread_over
 from tests.engine.test_prefix_sharing import Pool, few, operate
 from tests.engine.test_token_stream import nearly
+from tests.tables import table
 
 mlx_patches.install()
 __all__ = ["few"]
@@ -253,8 +255,7 @@ def test_ranks_grow_each_cache_once(tmp_path: Path, fails: int | None) -> None:
 IDS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
 
 
-@pytest.mark.parametrize("bits", [None, 4])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"])
+@table("name, bits", product(["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"], [None, 4]))
 def test_padded_heads_change_no_logit(name: str, bits: int | None) -> None:
     sizes = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32}
     model = tiny.build(name, **sizes, hidden_size=192, intermediate_size=64)

@@ -40,6 +40,7 @@ from app.protocol.commands import CachePolicy, Close, DropConversation, PruneSna
 from app.protocol.events import Failed
 from tests.engine.driver import LIMIT, Driver
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
+from tests.tables import table
 from tests.tiny import build
 
 IDENTITY = {"target": "a", "draft": "b"}
@@ -191,20 +192,18 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@table("name", DAMAGE)
 def test_a_damaged_snapshot_is_deleted_and_reported(
-    damage: Callable[[Path], object],
-    snapshots: Snapshots,
-    chat: Chat,
-    models: ModelPair,
-    tmp_path: Path,
+    name: str, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
+    place = tmp_path / name
+    snapshots = Snapshots(place / "snapshots", BUDGET, IDENTITY)
     save(snapshots, chat)
-    damage(folder(tmp_path))
+    DAMAGE[name](folder(place))
     with pytest.raises(SnapshotError) as caught:
         snapshots.load("c", lambda: ConversationCache(models))
     assert "\n" not in str(caught.value)
-    assert not list((tmp_path / "snapshots").iterdir())
+    assert not list((place / "snapshots").iterdir())
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
@@ -338,23 +337,19 @@ STRAYS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS)
+@table("name", STRAYS)
 def test_stray_files_do_not_stop_a_save(
-    stray: Callable[[Path], object],
-    snapshots: Snapshots,
-    chat: Chat,
-    models: ModelPair,
-    tmp_path: Path,
+    name: str, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
+    place = tmp_path / name
+    snapshots = Snapshots(place / "snapshots", BUDGET, IDENTITY)
     save(snapshots, chat)
-    stray(folder(tmp_path))
+    STRAYS[name](folder(place))
     for _ in range(2):
         save(snapshots, chat)
         assert snapshots.load("c", lambda: ConversationCache(models)) is not None
-    ours = [n for n in names(folder(tmp_path)) if FILE_NAME.fullmatch(n)]
-    assert (
-        len({name.partition("-")[0] for name in ours if (folder(tmp_path) / name).is_file()}) == 1
-    )
+    ours = [n for n in names(folder(place)) if FILE_NAME.fullmatch(n)]
+    assert len({n.partition("-")[0] for n in ours if (folder(place) / n).is_file()}) == 1
 
 
 def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(

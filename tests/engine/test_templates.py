@@ -17,6 +17,7 @@ from app.models.embedded import draft_path, target_path
 from app.sandbox import process as sandbox
 from app.sandbox.process import RequestLimits, TextError, TextProcess
 from tests.patience import PATIENCE
+from tests.tables import table
 
 MESSAGES = [
     {"role": "system", "content": "\ue0000\ue001"},
@@ -78,7 +79,7 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("source", ORDINARY, ids=lambda source: source[:30])
+@table("source", ORDINARY)
 def test_ordinary_templates_render_as_in_transformers(process: TextProcess, source: str) -> None:
     given = {"bos_token": "<s>", "enable_thinking": True}
     assert render(process, source, **given) == theirs(source, **given)
@@ -92,7 +93,7 @@ FAILING = [
 ]
 
 
-@pytest.mark.parametrize("source", FAILING)
+@table("source", FAILING)
 def test_a_template_that_raises_reports_its_message(process: TextProcess, source: str) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 (theirs are of many kinds)
         theirs(source)
@@ -182,14 +183,22 @@ MORE_BOMBS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [*BOMBS, *(pytest.param(source, marks=pytest.mark.slow) for source in MORE_BOMBS)],
-    ids=lambda source: source[-40:],
-)
+@table("source", BOMBS)
 def test_template_bombs_are_stopped(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_stopped(process, source, monkeypatch)
+
+
+@pytest.mark.slow
+@table("source", MORE_BOMBS)
+def test_more_template_bombs_are_stopped(
+    process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_stopped(process, source, monkeypatch)
+
+
+def check_stopped(process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # With a real limit in seconds the test would take twenty times as long.
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.015, 256 << 20))
     began = time.monotonic()
@@ -219,7 +228,7 @@ def test_the_limit_is_reported_and_the_next_template_works(
     assert render(process, "{{ messages | length }}") == "4"
 
 
-@pytest.mark.parametrize(
+@table(
     "source",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",

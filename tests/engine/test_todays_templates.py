@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.engine.model.prompt import DOCUMENT_FOOTER, PromptBuilder
 from app.engine.model.reasoning import Reasoning
 from app.protocol.prompt import Document, Message, Role
 from tests import tiny
+from tests.tables import table
 
 S, U, A = Role.SYSTEM, Role.USER, Role.ASSISTANT
 
@@ -254,9 +256,7 @@ def plain(message: Message) -> dict[str, str]:
     return found | ({"reasoning_content": message.thinking} if message.thinking else {})
 
 
-@pytest.mark.parametrize("thinks", [True, False])
-@pytest.mark.parametrize("said", CONVERSATIONS)
-@pytest.mark.parametrize("name", FAMILIES)
+@table("name, said, thinks", product(FAMILIES, CONVERSATIONS, [True, False]))
 def test_prompts_have_the_tokens_that_transformers_gives(
     load: Load, name: str, said: str, thinks: bool
 ) -> None:
@@ -283,8 +283,8 @@ def test_ending_reasoning_early_writes_the_models_format(load: Load) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "mapped"),
+@table(
+    "name, asked, mapped",
     [
         ("Qwen3.8", "high", "xhigh"),
         ("Qwen3.8", "minimal", "low"),

@@ -103,7 +103,7 @@ def test_a_text_may_be_larger_than_what_the_request_before_it_was_given(
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.5, 16 << 20))
     assert process.render("{{ x }}", {"x": "text"}) == "text"
     with pytest.raises(IsAtWork):
-        process.encode([TextPiece("some text " * 3_000_000)], check)
+        process.encode([TextPiece("some text " * 2_000_000)], check)
 
 
 def test_one_killed_between_two_requests_failed_the_next_one(process: TextProcess) -> None:

@@ -20,6 +20,7 @@ from app.protocol.prompt import Document, Message, Role
 from app.sandbox import process as sandbox
 from app.sandbox.worker import Encoders
 from tests import tiny
+from tests.tables import table
 
 TEXT = ("e" * 5000 + "x") * 40
 
@@ -75,9 +76,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("name", BOMBS)
+@table("name", BOMBS)
 def test_a_document_that_sets_a_tokenizer_off_is_a_sentence(tmp_path: Path, name: str) -> None:
-    builder = PromptBuilder(load_tokenizer(folder(tmp_path / "model", BOMBS[name])))
+    builder = PromptBuilder(load_tokenizer(folder(tmp_path / name, BOMBS[name])))
     with pytest.raises(PromptError, match="tokenizer_failed"):
         builder.build((Message(Role.USER, "a", (Document("d", TEXT),)),))
     if name != "a word without end":
