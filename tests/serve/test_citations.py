@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import anthropic
-import openai
 import pytest
 
 from app.protocol.citations import Citation, CitationKind, Citations
@@ -31,6 +29,8 @@ def engine() -> FakeEngine:
 
 
 def test_chat_completions_annotate_the_message(address: str) -> None:
+    import openai
+
     asking = openai.OpenAI(base_url=f"{address}/v1", api_key=TOKEN, max_retries=0)
     found = asking.chat.completions.create(
         model="any", messages=[{"role": "user", "content": ASKED}]
@@ -58,6 +58,8 @@ def test_chat_completions_annotate_the_message(address: str) -> None:
 
 
 def test_responses_annotate_the_text(address: str) -> None:
+    import openai
+
     asking = openai.OpenAI(base_url=f"{address}/v1", api_key=TOKEN, max_retries=0)
     found = asking.responses.create(model="any", input=ASKED).model_dump()
     (part,) = found["output"][0]["content"]
@@ -73,6 +75,8 @@ def test_responses_annotate_the_text(address: str) -> None:
 
 
 def test_anthropics_messages_cite_the_documents(address: str) -> None:
+    import anthropic
+
     asking = anthropic.Anthropic(base_url=address, api_key=TOKEN, max_retries=0)
     content = [
         {"type": "document", "title": "gates", "source": {"type": "text", "data": LONG_TEXT}},
@@ -97,6 +101,19 @@ def test_anthropics_messages_cite_the_documents(address: str) -> None:
         final = json.loads(stream.get_final_message().to_json())
     assert final["content"][0]["text"] == ANSWER
     assert final["content"][0]["citations"][0]["cited_text"] == PASSAGE
+
+
+def test_anthropics_package_gets_thoughts_as_a_block_of_their_own(
+    address: str, engine: FakeEngine
+) -> None:
+    import anthropic
+
+    engine.story = Story(answer=ANSWER, thinking="Let me see.")
+    asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
+    messages = [{"role": "user", "content": "Hello?"}]
+    with asking.messages.stream(model="any", max_tokens=50, messages=messages) as stream:  # type: ignore[arg-type]
+        content = stream.get_final_message().content
+    assert [each.type for each in content] == ["thinking", "text"]
 
 
 def test_citations_are_those_of_the_text_that_the_client_gets() -> None:

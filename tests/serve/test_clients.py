@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import psutil
 import pytest
 
@@ -45,6 +43,8 @@ def address(engine: MlxEngine) -> Iterator[str]:
 
 
 def test_the_openai_package_chats_and_continues(address: str) -> None:
+    import openai
+
     asking = openai.OpenAI(base_url=f"{address}/v1", api_key=TOKEN)
     messages: list[Any] = [{"role": "user", "content": FIRST}]
     first = asking.chat.completions.create(
@@ -82,6 +82,8 @@ def test_the_openai_package_chats_and_continues(address: str) -> None:
 
 
 def test_the_anthropic_package_chats_and_counts(address: str) -> None:
+    import anthropic
+
     asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
     messages: list[Any] = [{"role": "user", "content": FIRST}]
     whole = asking.messages.create(model="any", max_tokens=40, messages=messages)

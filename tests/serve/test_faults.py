@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +18,7 @@ from app.serve import api
 from app.serve.answers import OURS
 from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import chat, client, events, running, until
+from tests.tables import table
 
 CHAT = "/v1/chat/completions"
 ODD = Failure(FailureKind.TEMPLATE_FAILED, {"error": "odd prompt"})
@@ -67,8 +69,8 @@ def test_a_failure_after_the_stream_has_begun_is_an_event(
         assert found[-1] == "[DONE]"
 
 
-@pytest.mark.parametrize(
-    ("failure", "status"),
+@table(
+    "failure, status",
     [
         (Failure(FailureKind.OUT_OF_MEMORY), 503),
         (Failure(FailureKind.MEMORY_EXHAUSTED), 503),
@@ -115,16 +117,23 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/messages/count_tokens"])
-def test_what_is_not_valid_unicode_is_refused_by_every_route(name: str, path: str) -> None:
-    headers = {"Content-Type": "application/json"}
+@pytest.fixture
+def http() -> Iterator[Any]:
     with served(Story()) as address, client(address) as http:
-        reply = http.post(path, content=BODIES[name], headers=headers)
-        assert reply.status_code == 400
-        assert (reply.json().get("type") == "error") == path.startswith("/v1/messages")
-        whole = BODIES["a model"].replace(b"\\ud800", b"\\ud83d\\ude00")
-        assert http.post(path, content=whole, headers=headers).status_code == 200
+        yield http
+
+
+@table("name", BODIES)
+@table("path", [CHAT, "/v1/messages", "/v1/messages/count_tokens"])
+def test_what_is_not_valid_unicode_is_refused_by_every_route(
+    name: str, path: str, http: Any
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    reply = http.post(path, content=BODIES[name], headers=headers)
+    assert reply.status_code == 400
+    assert (reply.json().get("type") == "error") == path.startswith("/v1/messages")
+    whole = BODIES["a model"].replace(b"\\ud800", b"\\ud83d\\ude00")
+    assert http.post(path, content=whole, headers=headers).status_code == 200
 
 
 def test_a_fault_of_ours_is_an_error_without_internals(

@@ -28,6 +28,7 @@ from app.serve.requests import (
 )
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import chat, client, running
+from tests.tables import table
 
 
 @pytest.mark.parametrize("function", [(requests, "read_body"), (api, "to_ask")])
@@ -69,7 +70,7 @@ def lists(schema: Any) -> Iterator[dict[str, Any]]:
         yield schema
 
 
-@pytest.mark.parametrize("model", api.BODIES)
+@table("model", api.BODIES)
 def test_every_list_is_bounded_and_ends_at_its_first_mistake(model: type[BaseModel]) -> None:
     found = list(lists(model.__pydantic_core_schema__))
     assert found
@@ -104,7 +105,7 @@ WRONG_BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_BODIES)
+@table("name", WRONG_BODIES)
 def test_what_is_too_much_or_wrong_is_one_sentence(name: str) -> None:
     body, words = WRONG_BODIES[name]
     with pytest.raises(BadRequest, match=words):
@@ -127,7 +128,7 @@ def sampling(**fields: Any) -> Sampling:
     return to_ask((), body, {}, DEFAULTS).sampling
 
 
-@pytest.mark.parametrize("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
+@table("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
 def test_null_is_as_good_as_absent(name: str) -> None:
     body = ChatRequest.model_validate({"messages": MESSAGES, name: None})
     body.check()
@@ -206,8 +207,8 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), HONOURED, ids=lambda value: str(value)[:40])
-@pytest.mark.parametrize("kind", [ChatRequest, MessagesRequest])
+@table("given, expected", HONOURED)
+@table("kind", [ChatRequest, MessagesRequest])
 def test_a_field_that_changes_the_answer_is_honoured(
     kind: Any, given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
@@ -250,8 +251,8 @@ UNSUPPORTED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), UNSUPPORTED)
-@pytest.mark.parametrize("kind", BODIES)
+@table("name, value", UNSUPPORTED)
+@table("kind", BODIES)
 def test_what_is_not_supported_is_refused_in_one_sentence(kind: Any, name: str, value: Any) -> None:
     with pytest.raises(BadRequest, match=name if name != "top_logprobs" else "logprobs"):
         kind.model_validate(BODIES[kind] | {name: value}).check()
@@ -269,8 +270,8 @@ def test_no_field_is_in_two_parts_of_the_table() -> None:
     assert not REFUSED.keys() & HARMLESS
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
+@table(
+    "kind, fields",
     [
         (CompletionRequest, {"logprobs": 0}),
         (CompletionRequest, {"reasoning_effort": "low"}),
@@ -287,7 +288,7 @@ def test_a_field_of_another_route_is_refused(kind: Any, fields: dict[str, Any]) 
         kind.model_validate(BODIES[kind] | fields).check()
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         {"reasoning_effort": "much"},
@@ -327,8 +328,8 @@ def test_an_answer_that_repeats_itself_is_not_ended() -> None:
     assert not to_ask((), body, {}, repeating).sampling.stop_repeats
 
 
-@pytest.mark.parametrize(
-    ("text", "question"),
+@table(
+    "text, question",
     [
         ("[a.txt]\n\nWhy?", "Why?"),
         ("Why?\n[b.txt]\n[a.txt]\n", "Why?"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
-import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from app.protocol.prompt import Role
@@ -16,10 +15,18 @@ from app.serve import formats
 from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
 from tests.serve.test_faults import ODD
+from tests.tables import table
 
 THOUGHT = "Let me see."
 PATH = "/v1/responses"
-EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+
+@functools.cache
+def validator(of: str) -> TypeAdapter[Any]:
+    """Of a type of the openai package, which is only imported where a test needs it."""
+    from openai.types import responses
+
+    return TypeAdapter(getattr(responses, of))
 
 
 def post(address: str, **body: Any) -> Any:
@@ -33,11 +40,13 @@ def stream(address: str, **body: Any) -> list[dict[str, Any]]:
         assert reply.status_code == 200
         found = [json.loads(each) for each in events(reply.iter_lines())]
     for each in found:
-        EVENT.validate_python(each)
+        validator("ResponseStreamEvent").validate_python(each)
     return found
 
 
-def asking(address: str) -> openai.OpenAI:
+def asking(address: str) -> Any:
+    import openai
+
     return openai.OpenAI(base_url=f"{address}/v1", api_key=TOKEN, max_retries=0)
 
 
@@ -48,7 +57,7 @@ def asked(engine: FakeEngine) -> list[tuple[Role, str]]:
 def test_a_text_is_a_question(address: str, engine: FakeEngine) -> None:
     found = post(address, input=f"{LONG_TEXT}\n\nWhat is due?", max_output_tokens=9).json()
     assert (found["object"], found["status"], found["error"]) == ("response", "completed", None)
-    Response.model_validate(found)
+    validator("Response").validate_python(found)
     (item,) = found["output"]
     assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
     assert item["content"] == [
@@ -220,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@table("name", BAD)
 def test_bad_requests_get_one_sentence(name: str, address: str, engine: FakeEngine) -> None:
     body, words = BAD[name]
     reply = post(address, **body)
