@@ -15,7 +15,7 @@ TESTS := env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m 
 	--maxprocesses 4 --dist loadfile -n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report system test test-slow test-benchmarks test-real picture pictures recording lint shell dist formula
+	real-report system test test-slow test-benchmarks test-real mutants picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-benchmarks  the tests of the benchmarks, and of the demo model's answers"
 	@echo "make test-real  the tests with real models, which it fetches"
+	@echo "make mutants    plant 80 small faults in app/, and count those that make test finds (hours)"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-pair  fetch Qwen2.5-Coder 1.5B and 0.5B (1.6 GB; 9 GB once converted) into .cache/real"
 	@echo "make real-llama  build llama.cpp from its source into .cache/llama, to compare with (minutes)"
@@ -61,6 +62,9 @@ test-benchmarks: $(STAMP)
 # In one process, because each needs gigabytes and all cores.
 test-real: $(STAMP)
 	@$(BIN)/python -m pytest -q -p no:xdist -m real
+
+mutants: $(STAMP)
+	@$(BIN)/python benchmarks/mutants.py run --known benchmarks/results/mutants/before.json
 
 real-models: $(STAMP)
 	@$(BIN)/python -m tests.real.packages
