@@ -122,6 +122,14 @@ async def test_up_down_tab_escape_and_a_click(start: Path) -> None:
         # A missing folder is reported.
         await pilot.press(*"@nowhere/")
         await until_shown(pilot, "There is no folder")
+        # Hostile names are shown as symbols.
+        written(start / "x\x1b[31m[@click=app.quit]\u202e.txt", "text\n")
+        await pilot.press("escape", "ctrl+u", "@", "x", "\\")
+        await pilot.press("backspace")
+        await until_shown(pilot, "x␛[31m[@click=app.quit]⟨RLO⟩.txt")
+        await pilot.press("enter")
+        await until_shown(pilot, "▣ x\\x1b[31m[@click=app.quit]⟨RLO⟩.txt")
+        assert pilot.app.is_running
 
 
 async def test_a_part_of_a_file_is_chosen(start: Path) -> None:
@@ -238,17 +246,6 @@ async def test_a_folder_that_never_answers_freezes_nothing(
             await until_gone(pilot, "reading the folder…")
     finally:
         answers.set()
-
-
-async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
-    written(start / "x\x1b[31m[@click=app.quit]\u202e.txt", "text\n")
-    async with started() as pilot:
-        await pilot.press("@", "x", "\\")
-        await pilot.press("backspace")
-        await until_shown(pilot, "x␛[31m[@click=app.quit]⟨RLO⟩.txt")
-        await pilot.press("enter")
-        await until_shown(pilot, "▣ x\\x1b[31m[@click=app.quit]⟨RLO⟩.txt")
-        assert pilot.app.is_running
 
 
 @pytest.mark.parametrize("seed", [1, slow(2)])

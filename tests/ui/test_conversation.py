@@ -125,19 +125,18 @@ async def test_a_stopped_answer_keeps_its_text() -> None:
         stopped = engine.asks[1].messages[1]
         assert stopped.text == 'The "Corresponding Source'[:25]
         assert stopped.token_ids == (1000, 1001, 1002, 1003, 1004)
-
-
-async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversation() -> None:
-    engine = FakeEngine(stepping=True)
-    async with started(engine) as pilot:
+        # Stopping before the first word keeps the document in the conversation.
+        await pilot.press("ctrl+n", "ctrl+n")  # the second one confirms
+        await until_gone(pilot, "◆ Answer")
+        engine.stepping = True
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: is_progress(event, Phase.SCORE))
         await pilot.press("escape")
-        await until(pilot, lambda: engine.cancelled)
+        await until(pilot, lambda: engine.cancelled == [1, 3])
         engine.finish()
         await until_shown(pilot, "stopped before the first word")
         await ask(pilot, engine, "Again?")
-        first, nothing, _ = engine.asks[1].messages
+        first, nothing, _ = engine.asks[3].messages
         assert first.documents[0].text == DOCUMENT
         assert (nothing.text, nothing.token_ids) == ("", ())

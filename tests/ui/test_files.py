@@ -87,6 +87,16 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         await until_shown(
             pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change"
         )
+        # The spans of a part have the lines of its file.
+        engine.stepping = False
+        await pilot.press("ctrl+s", "slash", *"middleware", "enter", "escape", "down")
+        await until_shown(pilot, "repo/long.py:280", "line 301")
+        await pilot.press("up", "space", "enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        parts = engine.asks[1].messages[-1].retrieved
+        assert parts is not None  # the same ones
+        assert [part.name for part in parts if part.pinned] == ["repo/long.py"]
+        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files")
 
 
 NAMES = ["middleware/csrf.py:29–56, 130–250", "template/utils.py", "views/csrf.py:1–20"]
@@ -281,20 +291,6 @@ async def test_the_conversations_settings_count_and_clear_the_choice() -> None:
         await until_shown(pilot, "all automatic")
         await pilot.press("escape")
         await until(pilot, lambda: overrides(pilot) == (None, None))
-
-
-async def test_the_spans_of_a_part_have_the_lines_of_its_file() -> None:
-    engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=(100, 30)) as pilot:
-        await answered(pilot, engine)
-        await pilot.press("ctrl+s", "slash", *"middleware", "enter", "escape", "down")
-        await until_shown(pilot, "repo/long.py:280", "line 301")
-        await pilot.press("up", "space", "enter")
-        await until(pilot, lambda: len(engine.asks) == 2)
-        parts = engine.asks[1].messages[-1].retrieved
-        assert parts is not None  # the same ones
-        assert [part.name for part in parts if part.pinned] == ["repo/long.py"]
-        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files")
 
 
 @pytest.mark.slow

@@ -71,6 +71,19 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await type_in(pilot, "How many days do I have to return it?")
         await until_shown(pilot, "return it?")
         assert "reads it in full" not in screen_text(pilot)
+        # Keys typed ahead go where they belong: all in one read, as over a slow line, the setter
+        # opens and closes before the text.
+        await pilot.press("ctrl+u")
+        in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
+        await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
+        await until(pilot, lambda: len(engine.asks) == 3 and not pilot.app.chat.busy)
+        typed = [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks[2:]]
+        assert typed == [("a\nh?", 0.35)]
+        # Of a chosen message all are written, where Space alone would open its figures.
+        await pilot.press("ctrl+u", "tab")
+        await until_shown(pilot, "^G other keep")
+        in_one_read(pilot, "and then?")
+        await until_shown(pilot, "❯ and then?", "▸ Read")
 
 
 async def test_ctrl_g_sets_keep() -> None:
@@ -101,20 +114,6 @@ async def test_ctrl_g_sets_keep() -> None:
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.SPARSE
         assert engine.asks[0].keep_ratio == 0.35
-
-
-async def test_keys_typed_ahead_go_where_they_belong() -> None:
-    """All in one read, as over a slow line: the setter opens and closes before the text. Of a
-    chosen message all are written, where Space alone would open its figures."""
-    engine = FakeEngine(Story(answer="Short."))
-    async with started(engine) as pilot:
-        in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
-        await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
-        assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
-        await pilot.press("ctrl+u", "tab")
-        await until_shown(pilot, "^G other keep")
-        in_one_read(pilot, "and then?")
-        await until_shown(pilot, "❯ and then?", "▸ Read")
 
 
 async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_path: Path) -> None:
@@ -211,32 +210,6 @@ async def test_the_box_grows_to_eight_lines_and_has_a_history() -> None:
         await until(pilot, lambda: box.text == "a")
 
 
-async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
-    async with started() as pilot:
-        await pilot.press("f1")
-        await until_shown(pilot, "Ten keys to start with", "Writing")
-        ten = (
-            screen_text(pilot)
-            .split("Ten keys to start with")[1]
-            .split("Writing")[0]
-            .strip()
-            .splitlines()
-        )
-        keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
-        assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
-        # Typing finds keys, and Escape clears that first.
-        await pilot.press(*"code")
-        await until_shown(pilot, "A selected message", "Copy a code block")
-        assert "Ten keys to start with" not in screen_text(pilot)
-        await pilot.press("escape")
-        await until_shown(pilot, "Ten keys to start with")
-        await pilot.press(*"ctrl+l")
-        await until_shown(pilot, "List, download and load models", "Esc close")
-        await until_gone(pilot, "Copy a code block")
-        await pilot.press("escape", "escape")
-        await until_gone(pilot, "List, download and load models")
-
-
 HELP = (
     ("f2", ["Reset to the default", "A setting", "^P"]),
     ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
@@ -249,6 +222,28 @@ async def test_help_lists_the_keys_of_each_screen(tmp_path: Path) -> None:
         store.add_message(store.create("Old title").id, Role.USER, "One?")
     async with kept_app(tmp_path, size=(100, 60)) as (pilot, app):
         await until_shown(pilot, "ready")
+        await pilot.press("f1")
+        await until_shown(pilot, "Ten keys to start with", "Writing")
+        ten = (
+            screen_text(pilot)
+            .split("Ten keys to start with")[1]
+            .split("Writing")[0]
+            .strip()
+            .splitlines()
+        )
+        keys = [words[0] for line in ten if (words := line.strip("│▐ ▁▂▃▄▅▆▇█").split())]
+        assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
+        # Typing finds keys, and Escape clears that first.
+        await pilot.press(*"code")
+        await until_shown(pilot, "A selected message", "Copy a code block")
+        assert "Ten keys to start with" not in screen_text(pilot)
+        await pilot.press("escape")
+        await until_shown(pilot, "Ten keys to start with")
+        await pilot.press(*"ctrl+l")
+        await until_shown(pilot, "List, download and load models", "Esc close")
+        await until_gone(pilot, "Copy a code block")
+        await pilot.press("escape", "escape")
+        await until_gone(pilot, "List, download and load models")
         # A line is cleared before what is typed after that.
         await pilot.press("ctrl+o")
         await until_shown(pilot, "Conversations  1 conversation")

@@ -24,6 +24,7 @@ from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import (
     MAX_SKIPPED,
@@ -39,6 +40,7 @@ from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
+from tests.store.samples import answered
 from tests.tables import table
 from tests.ui.helpers import (
     DOCUMENT,
@@ -91,8 +93,10 @@ def repository(root: Path) -> Path:
 
 
 async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) -> None:
+    scan = written(tmp_path / "scan.pdf", pdf_of("Cover", *[""] * 9))
+    old = written(tmp_path / "old.txt", "Výpovědní lhůta činí třicet dní.".encode("cp1250"))
     engine = FakeEngine(Story(answer="Yes."))
-    async with started(engine) as pilot:
+    async with started(engine, size=(110, 30)) as pilot:
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
         await pilot.press("shift+tab", "space")
@@ -108,12 +112,7 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         documents = engine.asks[0].messages[0].documents
         assert [each.name for each in documents] == ["src/", "src/main.py"]
         await until_shown(pilot, "▣ src/  1 file · 240 B")
-
-
-async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
-    scan = written(tmp_path / "scan.pdf", pdf_of("Cover", *[""] * 9))
-    old = written(tmp_path / "old.txt", "Výpovědní lhůta činí třicet dní.".encode("cp1250"))
-    async with started(size=(110, 30)) as pilot:
+        # A chip says what is missing or guessed.
         attach(pilot, scan)
         await until_shown(pilot, "▣ scan.pdf", "9 pages skipped", "9 of 10 pages (2-10)")
         await pilot.press("shift+tab", "space")
@@ -315,7 +314,17 @@ async def test_an_unreadable_file_is_reported_and_the_typed_text_stays(tmp_path:
     def fails(reading: FileJob) -> Attachment:
         raise UserError("It is \x1b[31mgone", "look elsewhere")
 
-    async with started(size=(200, 24)) as pilot:
+    async with started(size=(60, 24)) as pilot:
+        # A long name gives way, and the cross stays.
+        thing = make_attachment([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
+        pilot.app.chat.composer.chips.add(thing)
+        for width in (60, 80, 120):
+            await pilot.resize_terminal(width, 24)
+            await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
+            assert "\x1b" not in screen_text(pilot)
+            assert all(len(line) <= width for line in screen_text(pilot).splitlines())
+        await pilot.press("backspace")
+        await pilot.resize_terminal(200, 24)
         for name, content, words in UNREADABLE:
             if content is not None:
                 written(tmp_path / name, content)
@@ -487,17 +496,6 @@ async def test_a_returned_question_keeps_the_facts_of_its_files(tmp_path: Path) 
 
 
 # ------------------------------------------------------------------------------ narrow, hostile
-
-
-async def test_a_long_name_gives_way_and_the_cross_stays() -> None:
-    thing = make_attachment([Document("n" * 300 + "\x1b[31m", "a\n" * 3000)])
-    async with app_with(FakeEngine()).run_test(size=(60, 24)) as pilot:
-        pilot.app.chat.composer.chips.add(thing)
-        for width in (60, 80, 120):
-            await pilot.resize_terminal(width, 24)
-            await until_shown(pilot, "nnn", "… · 6 KB · 3,000 lines ✕")
-            assert "\x1b" not in screen_text(pilot)
-            assert all(len(line) <= width for line in screen_text(pilot).splitlines())
 
 
 FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])

@@ -13,7 +13,6 @@ from app.ui.app import SpecchatApp
 from app.ui.chat import asking
 from app.ui.chat.chrome import ContextMeter
 from tests.fakes import FakeEngine, Story
-from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -92,6 +91,11 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         await until(pilot, lambda: desk.is_fully_cached(desk.shown.conversation.last))
         await pilot.press("ctrl+g", "4")
         await until_shown(pilot, "saves nothing (all cached)")
+        # The figures fit in a narrow terminal.
+        await pilot.press("5", "enter")
+        await pilot.resize_terminal(46, 24)
+        await until_shown(pilot, "next: SPARSE 45%", "⏎ send")
+        assert "(^T in full)" not in screen_text(pilot)
 
 
 async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -> None:
@@ -134,7 +138,8 @@ async def test_each_question_about_a_large_folder_gets_other_files() -> None:
         await until(pilot, lambda: "new 5.5K" in figures(pilot))  # half of what is left
 
 
-@pytest.mark.parametrize("width", [46, slow(60), slow(80), slow(200)])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [46, 60, 80, 200])
 async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "lacks_document", lambda load, turns, documents: False)
     engine = FakeEngine(Story(answer="Yes."))

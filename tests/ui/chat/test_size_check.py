@@ -94,7 +94,8 @@ async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -
 
 
 async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) -> None:
-    async with kept_app(tmp_path, FakeEngine(TOO_LONG), size=(110, 30)) as (pilot, app):
+    engine = FakeEngine(TOO_LONG)
+    async with kept_app(tmp_path, engine, size=(110, 30)) as (pilot, app):
         await until_shown(pilot, "ready")
         await type_in(pilot, "Which box?")
         await pilot.press("enter")
@@ -102,20 +103,18 @@ async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) 
         assert app.chat.open_chats.shown.title == ""
         await pilot.pause()
         assert app.chat.sub_title == ""
-    with Store(tmp_path) as store:
-        assert [each.title for each in store.conversations()] == [""]
-
-
-async def test_a_queued_question_returns_after_the_refused_one() -> None:
-    engine = FakeEngine(TOO_LONG, stepping=True)
-    async with started(engine, (80, 30)) as pilot:
+        # A queued question returns after the refused one.
+        entry(pilot).box.clear()
+        engine.stepping = True
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
         await until_shown(pilot, "queued · Esc takes it back")
         engine.finish()
         await until(pilot, lambda: entry(pilot).box.text == "First?\nSecond?")
-        assert len(engine.asks) == 1
+        assert len(engine.asks) == 2
+    with Store(tmp_path) as store:
+        assert [each.title for each in store.conversations()] == [""]
 
 
 async def test_an_edited_question_that_is_refused_is_still_edited() -> None:

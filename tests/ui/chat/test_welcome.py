@@ -87,7 +87,8 @@ async def test_typed_text_replaces_the_sample_question(tmp_path: Path) -> None:
         await until_shown(pilot, "▣ gpl-3.0.txt")
 
 
-@pytest.mark.parametrize(("key", "shown"), [slow("/", "/attach"), ("@", "app/")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "shown"), [("/", "/attach"), ("@", "app/")])
 async def test_commands_and_files_work_at_once(tmp_path: Path, key: str, shown: str) -> None:
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)

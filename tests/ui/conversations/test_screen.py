@@ -385,6 +385,7 @@ async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
         await until_shown(pilot, "What was read", "hit 1 of 1")
 
 
+@pytest.mark.slow
 async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(
     tmp_path: Path,
 ) -> None:

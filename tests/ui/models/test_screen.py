@@ -14,7 +14,6 @@ from app.ui.models.screen import ActionDialog, ModelsScreen
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES
-from tests.tables import slow
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
@@ -48,7 +47,8 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(
         await until_shown(pilot, "! The draft costs ", "of the target per token (predicted)")
 
 
-@pytest.mark.parametrize("size", [slow(NARROW), slow(SMALL), WIDE])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
 async def test_nothing_is_wider_than_the_screen(
     app: Make, here: Here, size: tuple[int, int]
 ) -> None:
@@ -81,9 +81,17 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         )
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ActionDialog), "the list")
-        # The mouse does it, too.
+        # On a wide screen the details are beside the list.
         screen = pilot.app.screen
         assert isinstance(screen, ModelsScreen)
+        assert not screen.has_class("-wide")
+        await pilot.resize_terminal(*WIDE)
+        await until_shown(pilot, "Memory with the built-in scorer", "target, weights")
+        assert screen.has_class("-wide")
+        assert "Esc" in screen_text(pilot).splitlines()[-1]
+        await pilot.resize_terminal(100, 40)
+        await until_gone(pilot, "target, weights")
+        # The mouse does it, too.
         await pilot.press("ctrl+u")
         await until_shown(pilot, "small-4bit")
         lines = screen_text(pilot).splitlines()
