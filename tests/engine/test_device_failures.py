@@ -114,7 +114,9 @@ def test_numpys_memory_error_is_recognised() -> None:
     assert is_oom(RuntimeError(str(caught.value)))
 
 
-@pytest.mark.parametrize("where", ["the draft reads", "the draft observes", "the target reads"])
+@pytest.mark.parametrize(
+    "where", [slow("the draft reads"), "the draft observes", "the target reads"]
+)
 def test_a_sparse_turn_out_of_memory_does_not_fall_back_to_dense(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

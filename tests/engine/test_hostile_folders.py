@@ -429,10 +429,26 @@ def test_there_are_enough_hostile_folders() -> None:
     assert len(HOSTILE) >= 40
 
 
-@table("name", HOSTILE)
+LONG = ("a template that never ends", "a template that doubles", "a normaliser of 100,000 steps")
+"""These reach limits that the tests of templates and of the limited process reach, too."""
+
+
+@table("name", [name for name in HOSTILE if name not in LONG])
 def test_a_hostile_folder_is_refused_with_one_sentence(
     sound: Path, tmp_path: Path, name: str
 ) -> None:
+    check_refused(sound, tmp_path, name)
+
+
+@pytest.mark.slow
+@table("name", LONG)
+def test_a_folder_that_takes_long_is_refused_with_one_sentence(
+    sound: Path, tmp_path: Path, name: str
+) -> None:
+    check_refused(sound, tmp_path, name)
+
+
+def check_refused(sound: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name / "model"
     shutil.copytree(sound, folder)
     HOSTILE[name](folder)

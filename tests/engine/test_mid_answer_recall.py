@@ -387,8 +387,14 @@ def test_a_match_of_the_prompts_end_does_not_trigger_recall() -> None:
 OPTIONS = ({}, {"temperature": 1.0}, {"repetition_penalty": 1.3})
 
 
-@pytest.mark.parametrize("seeds", [(1,), slow((0, 1, 2))])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("options", "seeds"),
+    [
+        *((options, (1,)) for options in OPTIONS[:2]),
+        *(slow(options, (0, 1, 2)) for options in OPTIONS),
+    ],
+    ids=str,
+)
 def test_speculation_does_not_change_answers_with_recall(
     options: dict[str, Any], seeds: tuple[int, ...]
 ) -> None:

@@ -35,7 +35,7 @@ from tests import tiny
 from tests.engine.driver import Driver, question
 
 LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
-DOCUMENT = Document("gpl", LICENCE[15000:27000])
+DOCUMENT = Document("gpl", LICENCE[18500:25000])
 REWORDED, PASSAGE = "How many days do I have to fix a violation?", "prior to 30 days after"
 Spans = tuple[tuple[int, int], ...]
 Select = Callable[[ChooseScorer], Spans]

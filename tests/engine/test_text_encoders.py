@@ -334,7 +334,7 @@ def test_a_turn_reads_with_the_chosen_encoder(
         loaded = driver.until(Loaded)
         assert loaded.draft is not None
         assert (loaded.draft.name, loaded.draft.architecture) == ("tiny-encoder", kind)
-        message = Message(Role.USER, "Who pays the fee?", (Document("a", SAMPLE * 12),))
+        message = Message(Role.USER, "Who pays the fee?", (Document("a", SAMPLE * 8),))
         ask = question(Mode.SPARSE, 0.2, tokens=2)
         statistics = driver.answer(replace(ask, messages=(message,))).statistics
     finally:
