@@ -38,13 +38,12 @@ from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import ReasonCode
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import TEXT, Driver
-from tests.engine.oracle import difference
+from tests.engine.oracle import TOLERANCE, difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
 from tests.limits import files_end_early
 from tests.tables import slow
 from tests.tiny import ORACLE, architectures, build
 
-TOLERANCE = 1e-4
 Trouble = Callable[[Path], AbstractContextManager[None]]
 
 

@@ -37,7 +37,7 @@ from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import LIMIT, Driver
-from tests.engine.oracle import difference
+from tests.engine.oracle import TOLERANCE, difference
 from tests.engine.test_cache_check import first_question
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tables import table
@@ -376,7 +376,7 @@ def test_a_purely_recurrent_model_reuses_its_cache(
     logits = chat.read(second, later)
     assert chat.reader.reused_tokens == reused
     read = chat.conversation.target.cached
-    assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < 1e-4
+    assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < TOLERANCE
     assert chat.conversation.target.has_gaps is (needed is not None)
 
 

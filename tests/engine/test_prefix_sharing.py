@@ -34,7 +34,7 @@ from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
 from tests.engine.driver import TEXT, Driver, opened
-from tests.engine.oracle import BACKENDS, difference
+from tests.engine.oracle import BACKENDS, TOLERANCE, difference
 from tests.engine.test_cache_pool import ask, reply, second
 from tests.engine.test_kv_quantisation import wide as wide
 from tests.engine.test_turns import CHUNK, DOCUMENT, Chat, pair
@@ -461,7 +461,7 @@ class Pool:
         self.known[name] = Known([*turns, answer], cache.target)
         self.remember(name)
 
-    tolerance = 1e-4
+    tolerance = TOLERANCE
 
     def remember(self, name: str) -> None:
         """An independent copy of the cache."""

@@ -47,6 +47,7 @@ from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
 from tests.engine.oracle import (
     BACKENDS,
+    TOLERANCE,
     Asides,
     Read,
     difference,
@@ -60,7 +61,6 @@ from tests.engine.spread import spread_over
 from tests.tables import slow, table
 from tests.tiny import HYBRID, ORACLE, PURE, RECURRENT, VOCABULARY, architectures, build
 
-TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
 CHUNK = 8
 FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
