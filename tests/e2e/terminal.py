@@ -15,6 +15,8 @@ from types import TracebackType
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "app"]
 LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
@@ -24,7 +26,7 @@ MARKS = [
 ]
 """Marks of the tests that use a `Terminal`."""
 POLL_SECONDS = 0.05
-PATIENCE = 60.0
+WAIT_SECONDS = 60.0 * PATIENCE
 """Seconds that a test waits for the screen: these machines are slow at times."""
 
 
@@ -83,14 +85,14 @@ class Terminal:
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
 
-    def wait_for(self, *texts: str, seconds: float = PATIENCE) -> str:
+    def wait_for(self, *texts: str, seconds: float = WAIT_SECONDS) -> str:
         """The first screen that shows all of `texts`."""
         return self.wait_until(lambda screen: all(text in screen for text in texts), seconds, texts)
 
     def wait_until(
         self,
         condition: Callable[[str], bool],
-        seconds: float = PATIENCE,
+        seconds: float = WAIT_SECONDS,
         what: object = "a condition",
     ) -> str:
         deadline = time.monotonic() + seconds
@@ -116,7 +118,7 @@ class Terminal:
             ["tmux", "-S", str(socket), "-f", "/dev/null", "-u", *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=30 * PATIENCE,
             cwd=self._folder,
             env=environment | {"LC_ALL": "C.UTF-8"},
         )

@@ -20,11 +20,12 @@ from app.store.store import Store
 from benchmarks import terminal as plain
 from benchmarks.terminal import own_folders
 from tests.e2e.terminal import MARKS, PROGRAM, ROOT, Terminal
+from tests.patience import PATIENCE
 
 MAKE = ["make", "-C", str(ROOT), "-o", ".venv/.installed", "PYTHON=python3", "run"]
-SECONDS = 30
+SECONDS = 30 * PATIENCE
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -69,7 +70,6 @@ def modes(terminal: Terminal) -> set[str]:
     return {flag for flag, on in zip(flags, said.split(), strict=True) if on == "1"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
 def test_a_killed_app_leaves_a_terminal_that_works(
     started: Terminal, home: dict[str, str], number: signal.Signals
@@ -88,7 +88,6 @@ def test_a_killed_app_leaves_a_terminal_that_works(
         again.wait_for("Nothing you wrote is", "a question begun")
 
 
-@pytest.mark.slow
 def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_answered(
     home: dict[str, str], tmp_path: Path
 ) -> None:
@@ -125,7 +124,6 @@ def test_sigterm_to_the_parent_ends_the_app_in_good_order(started: Terminal) -> 
     assert not modes(started)
 
 
-@pytest.mark.slow
 def test_an_app_without_its_parent_ends(started: Terminal) -> None:
     parent, child = processes(started)
     parent.kill()
@@ -168,7 +166,6 @@ needs_make = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
 @needs_make
 def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
     environment: dict[str, str],
@@ -186,7 +183,6 @@ def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
         assert store.read_only is None
 
 
-@pytest.mark.slow
 def test_after_a_stop_that_nobody_announced_keys_work_and_the_app_can_be_left(
     environment: dict[str, str],
 ) -> None:

@@ -19,8 +19,7 @@ from benchmarks.terminal import own_folders
 from tests.e2e.hostile import TEXTS
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("streamed",)
-SURFACES = (*QUICK, "files", "stored", "pasted", "failed", "fell back", "spans", "models")
+SURFACES = ("streamed", "files", "stored", "pasted", "failed", "fell back", "spans", "models")
 MODES = "7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048"
 ALLOWED = re.compile(
     rf"""
@@ -70,10 +69,8 @@ def test_there_are_enough_cases() -> None:
     assert len(TEXTS) * len(SURFACES) >= 200
 
 
-@pytest.mark.parametrize(
-    "surface",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SURFACES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("surface", SURFACES)
 def test_only_what_is_meant_reaches_the_terminal(surface: str, tmp_path: Path) -> None:
     written = written_by(surface, tmp_path)
     assert not any(colours in written for colours in HOSTILE_COLOURS)

@@ -17,7 +17,7 @@ TINY = [sys.executable, "tests/e2e/tiny_screen.py"]
 PASTE_BYTES = 100 * 1024
 HOSTILE = "one \x1b[31m two \x1b\r three \x11 four \x03\x03 \x1b[A\x1b\r\n\x00\x0c five "
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.slow]
 
 
 def document() -> str:
@@ -33,7 +33,6 @@ def fake() -> Iterator[Terminal]:
         yield terminal
 
 
-@pytest.mark.slow
 def test_a_paste_is_asked_about_and_read_before_our_eyes(fake: Terminal) -> None:
     fake.paste(document())
     fake.wait_for("Paste 1 · 102 KB")
@@ -44,7 +43,6 @@ def test_a_paste_is_asked_about_and_read_before_our_eyes(fake: Terminal) -> None
     fake.wait_for("▸ Read 2", "in 1.9 s", "general-purpose tools")
 
 
-@pytest.mark.slow
 def test_a_hostile_paste_is_text_and_presses_no_key(fake: Terminal) -> None:
     """Enter would ask, Ctrl+Q and Ctrl+C twice would quit."""
     fake.paste(HOSTILE * 200)
@@ -89,7 +87,6 @@ def kept_answer(folder: Path) -> str:
         return beside.branch(1)[1].text
 
 
-@pytest.mark.slow
 def test_conversations_are_kept_over_a_crash_and_a_proper_end(tmp_path: Path) -> None:
     command = [*FAKE, str(tmp_path)]
     with Terminal(command, folder=ROOT) as terminal:
@@ -120,7 +117,6 @@ def test_conversations_are_kept_over_a_crash_and_a_proper_end(tmp_path: Path) ->
         terminal.wait_for("exited with 0")
 
 
-@pytest.mark.slow
 def test_a_narrow_terminal_shows_all_that_matters() -> None:
     with Terminal(FAKE, size=(60, 24), folder=ROOT) as terminal:
         terminal.wait_for("ready", "next: AUTO")
@@ -131,7 +127,6 @@ def test_a_narrow_terminal_shows_all_that_matters() -> None:
         terminal.wait_for("▸ Read 2", "in 1.9 s")
 
 
-@pytest.mark.slow
 def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
     """Reading, noise for an answer, trying another keep, stopping a full reading, leaving."""
     with Terminal([*TINY, str(tmp_path)], folder=ROOT) as terminal:
