@@ -16,6 +16,7 @@ from app.ingest.reader import read
 from app.ingest.rtf import rtf_text
 from app.ingest.text import decode
 from tests.ingest.helpers import intake, refusal, written
+from tests.tables import table
 
 PICTURE = base64.b64encode(bytes(range(256)) * 40).decode()
 
@@ -85,9 +86,7 @@ def test_half_a_character_of_a_notebook_is_replaced(tmp_path: Path) -> None:
     assert "half \ufffd, whole \U0001f600" in text_of(written(tmp_path / "a.ipynb", notebook))
 
 
-@pytest.mark.parametrize(
-    "source", ["", "no JSON", "7", "{}", '{"cells": 7}', '{"cells": [7]}', "[" * 100_000]
-)
+@table("source", ["", "no JSON", "7", "{}", '{"cells": 7}', '{"cells": [7]}', "[" * 100_000])
 def test_what_is_no_notebook_is_read_as_it_is(tmp_path: Path, source: str) -> None:
     assert text_of(written(tmp_path / "a.ipynb", source + "\n.")) == source + "\n."
 
@@ -143,7 +142,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("case", PAGES)
+@table("case", PAGES)
 def test_the_text_of_a_web_page(tmp_path: Path, case: str) -> None:
     source, text = PAGES[case]
     assert text_of(written(tmp_path / "a.html", source)) == text + "\n"
@@ -187,7 +186,7 @@ HOSTILE_PIECES = (
 )
 
 
-@pytest.mark.parametrize("piece", [*HOSTILE_PIECES, "&", "<ul>", "<pre>", "<table><tr><td>"])
+@table("piece", [*HOSTILE_PIECES, "&", "<ul>", "<pre>", "<table><tr><td>"])
 def test_time_grows_with_the_size_of_a_page(piece: str) -> None:
     def seconds(times: int) -> float:
         start = time.process_time()
@@ -271,7 +270,7 @@ MAILS = {
 }
 
 
-@pytest.mark.parametrize("case", MAILS)
+@table("case", MAILS)
 def test_forms_of_mail(tmp_path: Path, case: str) -> None:
     name, data, text = MAILS[case]
     assert text_of(written(tmp_path / name, data)).endswith(text.lstrip("\n"))
@@ -316,7 +315,7 @@ RTF = {
 }
 
 
-@pytest.mark.parametrize("source", RTF)
+@table("source", RTF)
 def test_rich_text(source: str) -> None:
     assert rtf_text(source.encode("latin-1")) == RTF[source]
 

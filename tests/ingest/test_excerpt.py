@@ -18,6 +18,7 @@ from app.protocol.prompt import Document
 from app.util.places import place_of
 from tests.ingest.helpers import folder, intake, refusal, written
 from tests.ingest.test_pdf import pdf_of
+from tests.tables import table
 
 LOG = "".join(f"request {number}\n" for number in range(1, 301))
 NOTES = """# Plan
@@ -66,8 +67,8 @@ def pdf(tmp_path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "wanted", "expected"),
+@table(
+    "name, text, wanted, expected",
     [
         ("a.log", LOG, "100", {100: "request 100\n"}),
         ("a.log", LOG, "299-", {299: "request 299\nrequest 300\n"}),
@@ -101,8 +102,8 @@ def test_a_part_of_a_document(name: str, text: str, wanted: str, expected: dict[
     assert len({each.name for each in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted", "name"),
+@table(
+    "text, wanted, name",
     [
         (LOG, "299-", "x#299-300"),
         (LOG, " 7, 5-6", "x#7,5-6"),
@@ -180,8 +181,8 @@ def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.Monk
         outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "sentence"),
+@table(
+    "wanted, sentence",
     [
         ("a.pdf#13", "has no page 13: it has pages 1 to 12."),
         ("a.pdf#11-40", "has no page 40: it has pages 1 to 12."),

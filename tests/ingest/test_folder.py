@@ -15,6 +15,7 @@ from app.ingest.records import FileRead, IngestError, ReadCancelled, SkipReason
 from app.ingest.walk import DirListing, list_folder
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
+from tests.tables import table
 
 
 def test_a_folder_is_a_tree_and_its_files(tmp_path: Path) -> None:
@@ -61,8 +62,8 @@ def test_each_of_many_files_is_a_document(tmp_path: Path) -> None:
     assert [each.name for each in taken.texts] == [f"docs/{n:03}" for n in range(300)]
 
 
-@pytest.mark.parametrize(
-    ("limits", "taken", "reason", "rest"),
+@table(
+    "limits, taken, reason, rest",
     [
         (ReadLimits(files=2), ["a", "b/c"], SkipReason.TOO_MUCH, True),
         (ReadLimits(entries=5), ["a", "b/c"], SkipReason.TOO_MUCH, True),
@@ -129,12 +130,12 @@ NOT_PRIVATE = [
 ]
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@table("name", PRIVATE)
 def test_private_names(name: str) -> None:
     assert is_private(name)
 
 
-@pytest.mark.parametrize("name", NOT_PRIVATE)
+@table("name", NOT_PRIVATE)
 def test_names_that_only_look_private(name: str) -> None:
     assert not is_private(name)
 

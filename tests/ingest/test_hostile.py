@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from app.ingest.reader import read
 from app.ingest.records import ReadResult, SkipReason
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 from tests.patience import PATIENCE
+from tests.tables import table
 
 OUTSIDE = "nobody may read this"
 SECONDS = 10.0 * PATIENCE
@@ -369,15 +371,24 @@ CASES = {
 }
 
 
+def new_place(top: Path, patch: pytest.MonkeyPatch) -> Place:
+    folder(top / "outside", secret=OUTSIDE)
+    folder(top / "root", good="good")
+    return Place(top / "root", top / "outside", patch)
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    folder(tmp_path / "outside", secret=OUTSIDE)
-    folder(tmp_path / "root", good="good")
-    return Place(tmp_path / "root", tmp_path / "outside", monkeypatch)
+    return new_place(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_hostile_folder(place: Place, case: Case) -> None:
+@table("name", CASES)
+def test_a_hostile_folder(name: str, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        try_case(new_place(Path(tempfile.mkdtemp(dir=tmp_path)), patch), CASES[name])
+
+
+def try_case(place: Place, case: Case) -> None:
     case.build(place)
     before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
     start = time.monotonic()

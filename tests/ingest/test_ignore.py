@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.walk import Walk
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
+from tests.tables import table
 
 NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -164,8 +166,9 @@ SLOW_RULES = {
 }
 
 
-@pytest.mark.parametrize("case", SLOW_RULES)
+@table("case", SLOW_RULES)
 def test_hostile_rules_are_not_slow_and_are_told(tmp_path: Path, case: str) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     docs = folder(tmp_path / "docs", **{".gitignore": SLOW_RULES[case], "a" * 120: "x"})
     start = time.monotonic()
     taken = intake(docs)

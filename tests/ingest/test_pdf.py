@@ -22,6 +22,7 @@ from app.ingest.reader import read, read_outline
 from app.ingest.records import RECOGNISABLE, LimitReached, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
+from tests.tables import table
 
 SENTENCE = "The tenant may give notice of three months."
 
@@ -108,8 +109,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@table("case", HOSTILE)
 def test_a_hostile_pdf_file(tmp_path: Path, case: str) -> None:
+    tmp_path = Path(tempfile.mkdtemp(dir=tmp_path))
     data, word = HOSTILE[case]
     written(tmp_path / "a.pdf", data)
     start = time.monotonic()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import decode, is_binary
+from tests.tables import table
 
 GERMAN = "Der Vertrag regelt die Kündigung der Räume, Größe und Maße.\n"
 RUSSIAN = "Договор регулирует прекращение аренды, сроки и порядок расчётов.\n"
@@ -51,7 +52,7 @@ HOLDS = {
 }
 
 
-@pytest.mark.parametrize("case", ENCODED)
+@table("case", ENCODED)
 def test_an_encoding_is_recognised_and_loses_nothing(case: str) -> None:
     data = ENCODED[case]
     decoded = decode(data)
@@ -81,7 +82,7 @@ ONE_BAD_BYTE = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_BAD_BYTE)
+@table("case", ONE_BAD_BYTE)
 def test_a_bad_byte_changes_no_other_character(case: str) -> None:
     data, text = ONE_BAD_BYTE[case]
     decoded = decode(data)
@@ -150,11 +151,10 @@ LEGACY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding"),
-    [(text, each) for text, *encodings in LEGACY.values() for each in encodings],
+@table(
+    "text, encoding", [(text, each) for text, *encodings in LEGACY.values() for each in encodings]
 )
-@pytest.mark.parametrize("times", [1, 200])
+@table("times", [1, 200])
 def test_a_language_shows_the_encoding_and_it_is_called_a_guess(
     text: str, encoding: str, times: int
 ) -> None:
@@ -183,7 +183,7 @@ NO_TEXT = {
 }
 
 
-@pytest.mark.parametrize("case", NO_TEXT)
+@table("case", NO_TEXT)
 def test_no_text(case: str) -> None:
     with pytest.raises(Rejected) as caught:
         decode(NO_TEXT[case])
