@@ -165,10 +165,17 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
             pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read in full", "general-purpose"
         )
         assert "selected ·" not in screen_text(pilot)
+        # The answer is there once and whole: streamed in small pieces and then set as a whole, and
+        # nothing after that adds to it.
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+        await pilot.press("ctrl+g", "pageup", "escape")
+        await until(pilot, lambda: len(engine.selected) >= 1)
+        await until_gone(pilot, "Esc cancel")
+        assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 
 async def test_the_panel_opens_and_folds() -> None:
-    engine = FakeEngine()
+    engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
@@ -184,13 +191,6 @@ async def test_the_panel_opens_and_folds() -> None:
         panel.focus()
         await paste(pilot, "pasted")
         await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "pasted")
-        # The answer is there once and whole: streamed in small pieces and then set as a whole, and
-        # nothing after that adds to it.
-        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
-        await pilot.press("ctrl+g", "pageup", "escape")
-        await until(pilot, lambda: len(engine.selected) >= 1)
-        await until_gone(pilot, "Esc cancel")
-        assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 
 async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() -> None:

@@ -34,7 +34,7 @@ async def find(pilot: Pilot[None], words: str, first: str) -> None:
     """Search, until the first that is found has this text."""
     await pilot.press("ctrl+p")
     await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
-    await pilot.press(*words.replace(" ", "_").replace("_", " "))
+    await paste(pilot, words)
     commands = pilot.app.screen.query_one(CommandList)
 
     def found() -> bool:

@@ -313,8 +313,8 @@ async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> No
 async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         id = store.create("Long").id
-        for number in range(30):
-            words = "the needle" if number == 7 else "hay"
+        for number in range(12):
+            words = "the needle" if number == 2 else "hay"
             asked = store.add_message(id, Role.USER, f"Question {number}?")
             reply = store.begin_reply(asked.id)
             reply.append(f"Answer {number} is {words}.\n\n" + "More of it.\n\n" * 10)
@@ -327,10 +327,10 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
         await pilot.press(*"needle")
         await until_shown(pilot, "the needle")
         await pilot.press("enter")
-        await until_shown(pilot, "Answer 7 is the needle.", "▌◆ Answer")
-        assert chosen(app) == ("answer", "Question 7?")
+        await until_shown(pilot, "Answer 2 is the needle.", "▌◆ Answer")
+        assert chosen(app) == ("answer", "Question 2?")
         await pilot.press("up")
-        await until_shown(pilot, "Question 7?", "Answer 7 is the needle.")
+        await until_shown(pilot, "Question 2?", "Answer 2 is the needle.")
 
 
 def test_each_key_of_a_message_does_one_thing() -> None:

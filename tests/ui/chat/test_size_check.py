@@ -50,7 +50,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
         # A question that is too long by itself says so, too.
         await pilot.press("ctrl+n", "ctrl+n")
         await until_gone(pilot, "More?")
-        await type_in(pilot, "Why? " * 40_000)
+        await type_in(pilot, "Why? " * 34_000)
         await pilot.press("enter")
         await until_shown(pilot, "The question is too long", "text as a file")
         assert len(engine.asks) == 1

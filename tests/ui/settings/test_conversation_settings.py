@@ -157,7 +157,7 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await until_gone(pilot, "This conversation")
         await pilot.press("ctrl+p")
         await until_shown(pilot, "Search for commands")
-        await pilot.press(*"system prompt")
+        await paste(pilot, "system prompt")
         await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
