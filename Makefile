@@ -10,12 +10,14 @@ STAMP := .venv/.installed
 LOG := .venv/setup.log
 # One process more than cores, up to four, because some tests wait; each with one BLAS thread. All
 # tests of a file run in one process. Compiled files are kept: without them each program that a test
-# starts compiles all of app/ again.
-TESTS := env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q \
-	--maxprocesses 4 --dist loadfile -n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
+# starts compiles all of app/ again. `make test ARGS=tests/ui PROCESSES=2` runs a part, in two.
+PROCESSES ?= $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
+TESTS = env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q \
+	--maxprocesses 4 --dist loadfile -n $(PROCESSES) $(ARGS)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report system test test-slow test-benchmarks test-real mutants picture pictures recording lint shell dist formula
+	real-report system test test-slow test-benchmarks test-real mutants smoke \
+	picture pictures recording lint shell dist formula
 
 help:
 	@echo "make run        the app"
@@ -25,6 +27,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-benchmarks  the tests of the benchmarks, and of the demo model's answers"
 	@echo "make test-real  the tests with real models, which it fetches"
+	@echo "make smoke      ask the demo model, or MODELS, with specchat ask and serve"
 	@echo "make mutants    plant 80 small faults in app/, and count those that make test finds (hours)"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-pair  fetch Qwen2.5-Coder 1.5B and 0.5B (1.6 GB; 9 GB once converted) into .cache/real"
@@ -62,6 +65,9 @@ test-benchmarks: $(STAMP)
 # In one process, because each needs gigabytes and all cores.
 test-real: $(STAMP)
 	@$(BIN)/python -m pytest -q -p no:xdist -m real
+
+smoke: $(STAMP)
+	@$(BIN)/python packaging/smoke.py $(MODELS)
 
 mutants: $(STAMP)
 	@$(BIN)/python benchmarks/mutants.py run --known benchmarks/results/mutants/before.json
