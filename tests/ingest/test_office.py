@@ -15,7 +15,7 @@ import pytest
 
 from app.ingest.limits import ReadLimits
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
-from tests.tables import table
+from tests.tables import slow, table
 
 NOTICE = "The notice period is 30 days."
 WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -408,8 +408,17 @@ def test_a_hostile_document(tmp_path: Path, name: str) -> None:
     start = time.monotonic()
     assert words in refusal(path, limits=ReadLimits(document_seconds=5))
     assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("some", [["cut.docx", "many.epub", "old.doc"], slow(list(HOSTILE))])
+def test_hostile_documents_leave_the_rest_of_a_folder_readable(
+    tmp_path: Path, some: list[str]
+) -> None:
+    for name in some:
+        written(tmp_path / name, HOSTILE[name][0])
     taken = intake(folder(tmp_path, b="b"))
     assert names(taken) == ["b"]
+    assert len(taken.skipped) == len(some)
     for each in taken.skipped:
         check_sentence(each.sentence)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import decode, is_binary
-from tests.tables import table
+from tests.tables import slow, table
 
 GERMAN = "Der Vertrag regelt die Kündigung der Räume, Größe und Maße.\n"
 RUSSIAN = "Договор регулирует прекращение аренды, сроки и порядок расчётов.\n"
@@ -151,16 +151,24 @@ LEGACY = {
 }
 
 
-@table(
-    "text, encoding", [(text, each) for text, *encodings in LEGACY.values() for each in encodings]
-)
-@table("times", [1, 200])
-def test_a_language_shows_the_encoding_and_it_is_called_a_guess(
-    text: str, encoding: str, times: int
-) -> None:
+LINES = [(text, each) for text, *encodings in LEGACY.values() for each in encodings]
+
+
+@table("text, encoding", LINES)
+def test_a_language_shows_the_encoding_and_it_is_called_a_guess(text: str, encoding: str) -> None:
+    is_guessed(text, encoding, 1)
+
+
+@pytest.mark.parametrize("rows", [LINES[::10], slow(LINES)], ids=["a tenth", "all"])
+def test_a_long_text_shows_the_encoding_too(rows: list[tuple[str, str]]) -> None:
+    for text, encoding in rows:
+        is_guessed(text, encoding, 200)
+
+
+def is_guessed(text: str, encoding: str, times: int) -> None:
     decoded = decode((text + "\n").encode(encoding) * times)
-    assert decoded.text == (text + "\n") * times
-    assert decoded.guessed
+    assert decoded.text == (text + "\n") * times, encoding
+    assert decoded.guessed, encoding
 
 
 def test_one_character_in_a_long_line_is_found() -> None:

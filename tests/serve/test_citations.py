@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from app.protocol.citations import Citation, CitationKind, Citations
@@ -75,9 +73,6 @@ def test_responses_annotate_the_text(address: str) -> None:
 
 
 def test_anthropics_messages_cite_the_documents(address: str) -> None:
-    import anthropic
-
-    asking = anthropic.Anthropic(base_url=address, api_key=TOKEN, max_retries=0)
     content = [
         {"type": "document", "title": "gates", "source": {"type": "text", "data": LONG_TEXT}},
         {"type": "text", "text": "What is due?"},
@@ -96,24 +91,6 @@ def test_anthropics_messages_cite_the_documents(address: str) -> None:
             "end_char_index": START + len(PASSAGE),
         }
     ]
-    messages = [{"role": "user", "content": ASKED}]
-    with asking.messages.stream(model="any", max_tokens=9, messages=messages) as stream:  # type: ignore[arg-type]
-        final = json.loads(stream.get_final_message().to_json())
-    assert final["content"][0]["text"] == ANSWER
-    assert final["content"][0]["citations"][0]["cited_text"] == PASSAGE
-
-
-def test_anthropics_package_gets_thoughts_as_a_block_of_their_own(
-    address: str, engine: FakeEngine
-) -> None:
-    import anthropic
-
-    engine.story = Story(answer=ANSWER, thinking="Let me see.")
-    asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
-    messages = [{"role": "user", "content": "Hello?"}]
-    with asking.messages.stream(model="any", max_tokens=50, messages=messages) as stream:  # type: ignore[arg-type]
-        content = stream.get_final_message().content
-    assert [each.type for each in content] == ["thinking", "text"]
 
 
 def test_citations_are_those_of_the_text_that_the_client_gets() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from app.protocol.options import BackgroundPolicy, Sampling
 from app.serve.requests import Defaults
 from app.util.assets import assets_path
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import TOKEN, chat, client, running
+from tests.serve.running import ANSWER, TOKEN, chat, client, running
+from tests.serve.test_citations import ASKED, CITED, PASSAGE
 
 LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")[:14_000]
 QUESTIONS = ('What does it say of "Basic Permissions"?', 'What does it say of "Source Code"?')
-FIRST = f"{LICENCE}\n\n{QUESTIONS[0]}"
+FIRST = f"{LICENCE[:8_000]}\n\n{QUESTIONS[0]}"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,15 @@ def engine() -> Iterator[MlxEngine]:
 
 @pytest.fixture
 def address(engine: MlxEngine) -> Iterator[str]:
+    with running(engine) as address:
+        yield address
+
+
+@contextmanager
+def playing(story: Story) -> Iterator[str]:
+    """The address of a server whose engine plays it."""
+    engine = FakeEngine(story)
+    engine.start_thread(lambda event: 0.0)
     with running(engine) as address:
         yield address
 
@@ -105,6 +116,29 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
         )
 
 
+def test_the_anthropic_package_gets_citations() -> None:
+    import anthropic
+
+    with playing(Story(answer=ANSWER, citations=CITED)) as address:
+        asking = anthropic.Anthropic(base_url=address, api_key=TOKEN, max_retries=0)
+        messages: list[Any] = [{"role": "user", "content": ASKED}]
+        with asking.messages.stream(model="any", max_tokens=9, messages=messages) as stream:
+            final = json.loads(stream.get_final_message().to_json())
+    assert final["content"][0]["text"] == ANSWER
+    assert final["content"][0]["citations"][0]["cited_text"] == PASSAGE
+
+
+def test_the_anthropic_package_gets_thoughts_as_a_block_of_their_own() -> None:
+    import anthropic
+
+    with playing(Story(answer=ANSWER, thinking="Let me see.")) as address:
+        asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
+        messages: list[Any] = [{"role": "user", "content": "Hello?"}]
+        with asking.messages.stream(model="any", max_tokens=50, messages=messages) as stream:
+            content = stream.get_final_message().content
+    assert [each.type for each in content] == ["thinking", "text"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_file_between_tags_is_asked_about_as_a_document(address: str, question: str) -> None:
@@ -165,9 +199,7 @@ def fuzz(address: str, folder: Path, examples: int) -> None:
 
 @pytest.mark.slow
 def test_random_requests_get_no_fault_and_no_hang(tmp_path: Path) -> None:
-    engine = FakeEngine(Story(answer="Yes."))
-    engine.start_thread(lambda event: 0.0)
-    with running(engine) as address:
+    with playing(Story(answer="Yes.")) as address:
         fuzz(address, tmp_path, 750)
 
 
