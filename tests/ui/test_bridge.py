@@ -8,6 +8,8 @@ import threading
 import time
 from itertools import pairwise
 
+import pytest
+
 from app.protocol.events import Closed, Token
 from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
@@ -43,8 +45,10 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
         assert turn.text == "".join(words)
         assert turn.generated_ids == tuple(range(len(words)))
         assert all(b - a >= FLUSH_SECONDS * 0.9 for a, b in pairwise(takes))
+    app.chat.bridge.listener(Closed())  # events after the screen is gone do not disturb the engine
 
 
+@pytest.mark.slow
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
@@ -53,7 +57,6 @@ async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read", "Done.")
-    app.chat.bridge.listener(Closed())  # events after the screen is gone do not disturb the engine
 
 
 def test_a_bridge_gives_each_event_once() -> None:

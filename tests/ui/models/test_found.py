@@ -24,9 +24,9 @@ from tests.fakes import FakeEngine
 from tests.models import kept
 from tests.models.gguf.making import write_gguf
 from tests.tables import slow
-from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
+from tests.ui.helpers import screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, Here, Make, model_files
-from tests.ui.models.test_choosing import choose, do, models_of, open_dialog, open_models
+from tests.ui.models.test_choosing import choose, do, models_of, open_dialog
 
 WIDE = (200, 50)
 
@@ -205,18 +205,6 @@ async def test_headers_of_rows_that_were_only_passed_are_not_read(
         assert reads == ["a", "c"]
 
 
-async def test_the_folders_of_the_setting_are_searched(app: Make, home: Path) -> None:
-    kept.gguf_file(home / "mine/some.gguf")
-    kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
-    settings = Settings(models=Models(folders="~/mine:/nowhere"))
-    async with app(settings=SettingsFile(settings=settings)).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "some", "your folder · ", "There is no folder '/nowhere'")
-        # A file that is gone offers nothing.
-        await until_shown(pilot, "llama:8b", "Ollama · ! Its file")
-        dialog = await open_dialog(pilot, "llama")
-        assert dialog.choices == []
-
-
 @pytest.mark.parametrize("number", [float("inf"), slow(10**400)], ids=["infinity", "400 digits"])
 async def test_a_hostile_folder_is_listed_with_its_fault(
     app: Make, home: Path, number: float
@@ -230,8 +218,19 @@ async def test_a_hostile_folder_is_listed_with_its_fault(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    async with models_of(app(), "evil/folder", "split", size=WIDE) as pilot:
-        await pilot.press(*"split")
+    # The folders of the setting are searched, too.
+    kept.gguf_file(home / "mine/some.gguf")
+    kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
+    settings = SettingsFile(settings=Settings(models=Models(folders="~/mine:/nowhere")))
+    async with models_of(
+        app(settings=settings), "some", "your folder · ", "There is no folder '/nowhere'", size=WIDE
+    ) as pilot:
+        await until_shown(pilot, "evil/folder", "split")
+        # A file that is gone offers nothing.
+        await until_shown(pilot, "llama:8b", "Ollama · ! Its file")
+        dialog = await open_dialog(pilot, "llama")
+        assert dialog.choices == []
+        await pilot.press("escape", "ctrl+u", *"split")
         await until_shown(pilot, "split.count that is not an integer")
 
 
