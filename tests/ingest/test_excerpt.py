@@ -18,7 +18,7 @@ from app.protocol.prompt import Document
 from app.util.places import place_of
 from tests.ingest.helpers import folder, intake, refusal, written
 from tests.ingest.test_pdf import pdf_of
-from tests.tables import table
+from tests.tables import slow, table
 
 LOG = "".join(f"request {number}\n" for number in range(1, 301))
 NOTES = """# Plan
@@ -181,33 +181,34 @@ def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.Monk
         outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
 
 
-@table(
-    "wanted, sentence",
-    [
-        ("a.pdf#13", "has no page 13: it has pages 1 to 12."),
-        ("a.pdf#11-40", "has no page 40: it has pages 1 to 12."),
-        ("a.pdf#0", "has no page 0: it has pages 1 to 12."),
-        ("a.pdf#5-3", "has no part '5-3': it has pages 1 to 12."),
-        ("a.pdf#Intro", "has no part 'Intro': it has pages 1 to 12."),
-        ("one.pdf#2", "has no page 2: it has only page 1."),
-        ("a.xlsx#Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
-        ("a.xlsx#Costs,Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
-        ("a.log#301", "has no line 301: it has lines 1 to 300."),
-        ("a.log#5-1000", "has no line 1,000: it has lines 1 to 300."),
-        (
-            "a.md#Rent",
-            "has no heading 'Rent': it has lines 1 to 14, and the headings 'Plan', 'Next steps',"
-            " 'Detail, large' and 'Later'.",
-        ),
-        ("blank.txt#2-3", "has no text in this part: choose another one."),
-    ],
-)
-def test_a_part_that_does_not_exist(tmp_path: Path, pdf: Path, wanted: str, sentence: str) -> None:
+MISSING = [
+    ("a.pdf#13", "has no page 13: it has pages 1 to 12."),
+    ("a.pdf#11-40", "has no page 40: it has pages 1 to 12."),
+    ("a.pdf#0", "has no page 0: it has pages 1 to 12."),
+    ("a.pdf#5-3", "has no part '5-3': it has pages 1 to 12."),
+    ("a.pdf#Intro", "has no part 'Intro': it has pages 1 to 12."),
+    ("one.pdf#2", "has no page 2: it has only page 1."),
+    ("a.xlsx#Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
+    ("a.xlsx#Costs,Rent", "has no sheet 'Rent': it has the sheets 'Costs' and 'Income'."),
+    ("a.log#301", "has no line 301: it has lines 1 to 300."),
+    ("a.log#5-1000", "has no line 1,000: it has lines 1 to 300."),
+    (
+        "a.md#Rent",
+        "has no heading 'Rent': it has lines 1 to 14, and the headings 'Plan', 'Next steps',"
+        " 'Detail, large' and 'Later'.",
+    ),
+    ("blank.txt#2-3", "has no text in this part: choose another one."),
+]
+
+
+@pytest.mark.parametrize("rows", [MISSING[::2], slow(MISSING)], ids=["half", "all"])
+def test_a_part_that_does_not_exist(tmp_path: Path, pdf: Path, rows: list[tuple[str, str]]) -> None:
     written(tmp_path / "one.pdf", pdf_of("One."))
     written(tmp_path / "a.xlsx", workbook(Costs="12", Income="13"))
     folder(tmp_path, **{"a.log": LOG, "a.md": NOTES, "blank.txt": "a\n\n\nb\n"})
-    file = tmp_path / wanted.partition("#")[0]
-    assert refusal(tmp_path / wanted) == f"{str(file)!r} {sentence}"
+    for wanted, sentence in rows:
+        file = tmp_path / wanted.partition("#")[0]
+        assert refusal(tmp_path / wanted) == f"{str(file)!r} {sentence}"
 
 
 def test_many_headings_are_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import io
+import struct
 import tempfile
 import time
 import zipfile
@@ -399,9 +400,18 @@ HOSTILE = (
 )
 
 
+def zipped_often(number: int) -> bytes:
+    """A file that lists its only member this often."""
+    data = zipped({"word/0": ""})
+    start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
+    listed = data[start:end] * number
+    counts = struct.pack("<4H2LH", 0, 0, number, number, len(listed), start, 0)
+    return data[:start] + listed + b"PK\5\6" + counts
+
+
 @functools.cache
 def hostile() -> dict[str, tuple[bytes, str]]:
-    """Documents by their names, and a word of what is said of them."""
+    """Documents by their names, and a word of the refusal."""
     return {
         "cut.docx": (docx(paragraph(NOTICE))[:-80], "damaged"),
         "noise.xlsx": (b"PK\x03\x04" + bytes(range(256)) * 50, "damaged"),
@@ -409,7 +419,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
             zipped({f"word/{n}.xml": BOMB for n in range(5)}),
             "too large once it is unpacked",
         ),
-        "many.epub": (zipped({f"word/{n}": "" for n in range(20_001)}), "too large"),
+        "many.epub": (zipped_often(20_001), "too large"),
         "entities.docx": (zipped({"word/document.xml": ENTITIES}), "damaged"),
         "entities.pptx": (pptx(ENTITIES), "damaged"),
         "outside.pptx": (pptx(OUTSIDE), "damaged"),

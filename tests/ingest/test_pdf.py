@@ -23,7 +23,7 @@ from app.ingest.reader import read, read_outline
 from app.ingest.records import RECOGNISABLE, LimitReached, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
-from tests.tables import table
+from tests.tables import slow, table
 
 SENTENCE = "The tenant may give notice of three months."
 
@@ -89,7 +89,7 @@ def test_the_text_of_a_pdf_file(tmp_path: Path) -> None:
     assert taken.files[0].encoding == "pdf"
 
 
-@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n", b" \n"])
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf\r\n", *map(slow, [b"\xef\xbb\xbf", b" \n"])])
 def test_a_pdf_file_after_a_byte_order_mark_or_white_space(tmp_path: Path, before: bytes) -> None:
     path = str(written(tmp_path / "a.pdf", before + pdf_of(SENTENCE)))
     assert read([path]).documents == (Document("a.pdf", f"[Page 1]\n{SENTENCE}\n\n"),)
@@ -146,7 +146,7 @@ def long_page() -> bytes:
     return zlib.compress(b"BT /F1 12 Tf " + b"(a) Tj " * 2_000_000 + b"ET", 9)
 
 
-@pytest.mark.parametrize("case", BAD_PAGES)
+@pytest.mark.parametrize("case", [slow(case) if case == LONG else case for case in BAD_PAGES])
 def test_a_bad_page_costs_only_that_page(tmp_path: Path, case: str) -> None:
     bad, extra, text, told = BAD_PAGES[case]
     bad = long_page() if case == LONG else bad
@@ -175,8 +175,7 @@ def test_a_page_that_crashes_the_process_costs_only_that_page(
 
 
 def test_a_first_page_that_takes_too_long_costs_only_that_page(tmp_path: Path) -> None:
-    slow, extra = long_page(), BAD_PAGES[LONG][1]
-    data = assembled([slow, NOTICE], extras=[extra, b""])
+    data = assembled([long_page(), NOTICE], extras=[BAD_PAGES[LONG][1], b""])
     limits = ReadLimits(document_seconds=0.2)
     result = intake(written(tmp_path / "a.pdf", data), limits)
     assert result.documents[0].text.endswith("[Page 2]\nThe notice period is 30 days.\n\n")
@@ -234,7 +233,7 @@ def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256-R5", "AES-256"])
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-256", *map(slow, ["AES-128", "AES-256-R5"])])
 def test_a_file_that_opens_without_a_password(tmp_path: Path, algorithm: str) -> None:
     path = written(tmp_path / "a.pdf", encrypted(algorithm))
     assert SENTENCE in read([str(path)]).documents[0].text
