@@ -400,9 +400,9 @@ HOSTILE = (
 )
 
 
-def zipped_often(number: int) -> bytes:
+def zipped_often(member: str | bytes, number: int) -> bytes:
     """A file that lists its only member this often."""
-    data = zipped({"word/0": ""})
+    data = zipped({"word/0.xml": member})
     start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
     listed = data[start:end] * number
     counts = struct.pack("<4H2LH", 0, 0, number, number, len(listed), start, 0)
@@ -416,10 +416,10 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "cut.docx": (docx(paragraph(NOTICE))[:-80], "damaged"),
         "noise.xlsx": (b"PK\x03\x04" + bytes(range(256)) * 50, "damaged"),
         "bomb.docx": (
-            zipped({f"word/{n}.xml": BOMB for n in range(5)}),
+            zipped_often(BOMB, 5),
             "too large once it is unpacked",
         ),
-        "many.epub": (zipped_often(20_001), "too large"),
+        "many.epub": (zipped_often("", 20_001), "too large"),
         "entities.docx": (zipped({"word/document.xml": ENTITIES}), "damaged"),
         "entities.pptx": (pptx(ENTITIES), "damaged"),
         "outside.pptx": (pptx(OUTSIDE), "damaged"),
