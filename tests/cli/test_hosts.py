@@ -14,6 +14,7 @@ from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
 from app.engine.cache.sizes import Transient
+from app.hosts.cluster import RankMemory
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from app.protocol.reasons import Failure, FailureKind
@@ -120,7 +121,8 @@ class Dying(FakeShard):
         self.connection.send({"joined": True})
         transient = Transient(4, 0, 4, 2, on_cpu=True)
         described = {**DESCRIBED, "dense_only": [], "transient": asdict(transient)}
-        self.connection.send({"described": described})
+        memory = list(RankMemory(10e9, 10e9, 0.0))
+        self.connection.send({"described": described, "memory": memory})
         self.connection.receive(30)
         self.kill()
 
