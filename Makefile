@@ -8,15 +8,16 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOG := .venv/setup.log
-# One process more than cores, up to four, because some tests wait; each with one BLAS thread. All
-# tests of a file run in one process. Compiled files are kept: without them each program that a test
-# starts compiles all of app/ again. `make test ARGS=tests/ui PROCESSES=2` runs a part, in two.
+# One process more than cores, up to four, because some tests wait; each with one BLAS thread. Quick
+# tests of a file run in one process and share what it loads; slow ones are spread. Compiled files
+# are kept: without them each program that a test starts compiles all of app/ again.
+# `make test ARGS=tests/ui PROCESSES=2` runs a part, in two processes.
 PROCESSES ?= $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 TESTS = env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q \
-	--maxprocesses 4 --dist loadfile -n $(PROCESSES) $(ARGS)
+	--maxprocesses 4 -n $(PROCESSES) $(ARGS)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report system test test-slow test-benchmarks test-real mutants smoke \
+	real-report test test-slow test-benchmarks test-real mutants smoke \
 	picture pictures recording lint shell dist formula
 
 help:
@@ -53,14 +54,14 @@ demo-real: $(STAMP)
 	@HF_HUB_CACHE="$(CURDIR)/.cache/real" $(BIN)/python -m app demo --real
 
 test: $(STAMP)
-	@$(TESTS) -m "not slow and not benchmarks and not real"
+	@$(TESTS) --dist loadfile -m "not slow and not benchmarks and not real"
 
 # With more examples for hypothesis, also in its quick tests.
 test-slow: $(STAMP)
-	@$(TESTS) --hypothesis-profile=slow -m "(slow or hypothesis) and not benchmarks and not real"
+	@$(TESTS) --dist worksteal --hypothesis-profile=slow -m "(slow or hypothesis) and not benchmarks and not real"
 
 test-benchmarks: $(STAMP)
-	@$(TESTS) -m "benchmarks and not real"
+	@$(TESTS) --dist worksteal -m "benchmarks and not real"
 
 # In one process, because each needs gigabytes and all cores.
 test-real: $(STAMP)
@@ -118,9 +119,6 @@ formula: $(STAMP)
 	@test -n "$(RELEASE)" || { echo "Give the URL of the wheel: make formula RELEASE=https://..." \
 		>&2; exit 1; }
 	@$(BIN)/python packaging/formula.py dist/specchat-*.whl --release "$(RELEASE)" >dist/specchat.rb
-
-system:
-	@$(SYSTEM)
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "specchat needs Python 3.11 or newer: install it, or name it" \
