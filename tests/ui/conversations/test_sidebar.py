@@ -100,6 +100,7 @@ def test_the_mark_says_shown_or_pinned() -> None:
     assert sidebar_line(conversation("a", pinned=True), 20, False, current=True).plain == "▸ a"
 
 
+@pytest.mark.slow
 async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path: Path) -> None:
     """Beside the chat, in the list and in the palette."""
     title = "What are the termination rights of the tenant under this contract?"

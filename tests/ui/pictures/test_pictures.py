@@ -13,8 +13,8 @@ from tests.ui.pictures.stage import Look
 
 FAST = album.LOOKS[0]
 VARIANTS = (
-    "start-again", "start-trouble", "read-memory", "read-on", "read-trouble", "answer-long",
-    "answer-thinking", "list-palette",
+    "start-again", "start-trouble", "write-attach", "read-memory", "read-on", "read-trouble",
+    "answer-long", "answer-thinking", "list-palette", "settings",
 )  # fmt: skip
 """Scenes that only the slow tier plays: others show most of the same widgets."""
 CHECKED = [
