@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import textual.app
 import textual.pilot
-import textual.screen
 from textual._compositor import Compositor
 from textual._context import visible_screen_stack
 from textual.css.model import RuleSet
@@ -19,8 +18,8 @@ from textual.css.stylesheet import Stylesheet
 from textual.geometry import Region
 from textual.screen import Screen
 
-FRAME = 1 / 30
-"""Seconds in which Textual draws what has changed: half as often as for users."""
+FRAME = 1 / 60
+"""Seconds in which Textual draws what has changed."""
 CALM = 1 / 50
 """A thread that has not worked for so many seconds waits for something else than the processor."""
 
@@ -31,7 +30,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stylesheet, "_parse_rules", cached(Stylesheet._parse_rules))
     patch.setattr(RuleSet, "__hash__", object.__hash__)  # the same one, without a call of Python
     patch.setattr(Compositor, "render_update", draw_widgets)
-    patch.setattr(textual.screen, "UPDATE_PERIOD", FRAME)
 
 
 async def wait_for_idle(min_sleep: float = CALM, max_sleep: float = 1.0) -> None:

@@ -81,10 +81,10 @@ async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -
         await type_in(pilot, "Which box?")
         await pilot.press("enter")
         await until_shown(pilot, "❯ Which box?", "at most 40,960", "next: FULL")
+        await until_gone(pilot, "✗ failed")
         assert chips(pilot) == ["Paste 1", "Paste 2"]
         branch = app.chat.open_chats.shown.conversation.branch
         assert [turn.question.text for turn in branch] == ["First?"]
-        await until_gone(pilot, "✗ failed")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "❯ Which box?", "next: FULL", "▸ Read")
         assert chips(pilot) == ["Paste 1", "Paste 2"]
