@@ -154,8 +154,8 @@ def planted(faults: Iterable[Fault]) -> Iterator[None]:
             path.write_text(text, encoding="utf-8")
 
 
-def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str] | None:
-    """The tests that fail; `["stopped"]` if they do not end, and None if none was there."""
+def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str]:
+    """The tests that fail; `["stopped"]` if they do not end."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", TIERS[tier], "-p", "no:cacheprovider"]
     command += ["-n", "3", "-rfE", "--tb=no", *(["-x"] if stop else []), *tests]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -174,9 +174,7 @@ def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str]
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
             return ["stopped"]
-    if run.returncode == 5:
-        return None
-    if run.returncode == 0:
+    if run.returncode in (0, 5):  # 5: the tier has none of them
         return []
     found = [
         line.split(" ", 1)[1].split(" - ")[0]
@@ -232,12 +230,15 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
         found = {int(k): v for k, v in json.loads(output.read_text("utf-8"))["found"].items()}
     earlier = {} if known is None else json.loads(known.read_text("utf-8"))["found"]
 
-    def note(fault: Fault, by: str) -> None:
-        found[fault["number"]] = by
+    def save() -> None:
         rows = {str(number): found[number] for number in sorted(found)}
         missed = [each["number"] for each in faults if each["number"] not in found]
         result = {"tier": tier, "found": rows, "missed": missed}
         output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    def note(fault: Fault, by: str) -> None:
+        found[fault["number"]] = by
+        save()
         say(fault["number"], fault["file"], "found by", by)
 
     for fault in faults:
@@ -257,7 +258,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     while missed := [each for each in faults if each["number"] not in found]:
         say(len(missed), "faults together")
         with planted(missed):
-            failed = failures([], tier, TIER_LIMIT, stop=False) or []
+            failed = failures([], tier, TIER_LIMIT, stop=False)
         say(failed)
         tests = [each for each in failed if "::" in each]
         before = len(found)
@@ -269,14 +270,11 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
             break
     # What fails without a fault found nothing.
     tests = sorted({each for each in found.values() if "::" in each})
-    flaky = set(failures(tests, tier, TIER_LIMIT, stop=False) or [])
+    flaky = set(failures(tests, tier, TIER_LIMIT, stop=False))
     for number in [number for number, by in found.items() if by in flaky]:
         say(number, "is not found:", found.pop(number), "fails without it too")
     say(len(found), "of", len(faults), "found by the tier", tier)
-    rows = {str(number): found[number] for number in sorted(found)}
-    missed_numbers = [each["number"] for each in faults if each["number"] not in found]
-    result = {"tier": tier, "found": rows, "missed": missed_numbers}
-    output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    save()
 
 
 def report() -> str:

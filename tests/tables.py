@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -19,14 +20,21 @@ def table(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Cal
     assert given, "a table without rows tests nothing"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(test)
-        def every_row(**fixtures: Any) -> None:
+        def tries() -> Iterator[tuple[dict[str, Any], AbstractContextManager[None]]]:
+            """Each row, with a context in which its test runs. Raises the first failure at the end,
+            with the rows of all."""
             failed: dict[str, BaseException] = {}
-            for number, row in enumerate(given, 1):
+
+            @contextmanager
+            def noted(name: str) -> Iterator[None]:
                 try:
-                    test(**dict(zip(keys, row, strict=True)), **fixtures)
+                    yield
                 except (Exception, Failed) as error:
-                    failed[f"row {number} of {len(given)}: {row!r:.300}"] = error
+                    failed[name] = error
+
+            for number, row in enumerate(given, 1):
+                name = f"row {number} of {len(given)}: {row!r:.300}"
+                yield dict(zip(keys, row, strict=True)), noted(name)
             if failed:
                 first = next(iter(failed.values()))
                 for name in failed:
@@ -34,13 +42,16 @@ def table(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Cal
                 raise first
 
         @functools.wraps(test)
+        def every_row(**fixtures: Any) -> None:
+            for row, noted in tries():
+                with noted:
+                    test(**row, **fixtures)
+
+        @functools.wraps(test)
         async def every_row_awaited(**fixtures: Any) -> None:
-            for number, row in enumerate(given, 1):
-                try:
-                    await test(**dict(zip(keys, row, strict=True)), **fixtures)
-                except (Exception, Failed) as error:
-                    error.add_note(f"row {number} of {len(given)}: {row!r:.300}")
-                    raise
+            for row, noted in tries():
+                with noted:
+                    await test(**row, **fixtures)
 
         chosen: Any = every_row_awaited if inspect.iscoroutinefunction(test) else every_row
         signature = inspect.signature(test)

@@ -159,7 +159,7 @@ SPOILT = [
 
 @pytest.fixture
 def export(store: Store) -> str:
-    """Of the only conversation in `store`."""
+    """The exported text of the only conversation in `store`."""
     return exported(store, answered(store))
 
 

@@ -23,7 +23,7 @@ PATH = "/v1/responses"
 
 @functools.cache
 def validator(of: str) -> TypeAdapter[Any]:
-    """Of a type of the openai package, which is only imported where a test needs it."""
+    """Validates a type of the openai package, imported only where a test needs it."""
     from openai.types import responses
 
     return TypeAdapter(getattr(responses, of))
