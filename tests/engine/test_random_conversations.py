@@ -379,17 +379,15 @@ def test_every_answer_of_a_hybrid_equals_the_oracle(name: str, turns: int, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3_5", "nemotron_h"])
-def test_fifty_random_conversations_with_a_hybrid_equal_the_oracle(
-    name: str, tmp_path: Path
-) -> None:
+def test_random_conversations_with_a_hybrid_equal_the_oracle(name: str, tmp_path: Path) -> None:
     done = [
         what
-        for seed in range(50)
+        for seed in range(16)
         for what in converse_with_hybrid(name, seed, tmp_path / str(seed))
     ]
     events = ["edit", "again", "restart", "go back", "cancelled", "background", "reused", "full"]
     for what in [*events, "aside", "recall"]:
-        assert done.count(what) > 5, what
+        assert done.count(what) > 1, what
 
 
 @pytest.mark.parametrize(("seed", "turns"), [(0, FEW), slow(0, TURNS), slow(1, TURNS)])

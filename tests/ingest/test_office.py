@@ -350,6 +350,10 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         " save the rest in a file of its own."
     ]
     assert intake(path).documents[0].text.endswith("\n\n[More rows or columns, not read]\n\n")
+    path = written(tmp_path / "a.xlsx", workbook(Costs=[["A"], [1] * 1001, ["B"]]))
+    assert [each.detail for each in intake(path).skipped] == [
+        "is not read completely (Sheet Costs: only the first 3 rows and 1,000 columns)"
+    ]
 
 
 def test_a_damaged_slide_costs_only_that_slide(tmp_path: Path) -> None:

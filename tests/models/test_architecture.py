@@ -338,6 +338,24 @@ def test_a_quantised_model_is_as_large_as_mlx_lms_conversion(name: str) -> None:
     assert shape.weight_bytes < plain.weight_bytes
 
 
+PACKED: dict[str, tuple[dict[str, Any], tuple[int, int, str]]] = {
+    "mxfp4": ({"quant_method": "mxfp4"}, (32, 4, "mxfp4")),
+    "mxfp8": ({"quant_method": "mxfp8"}, (32, 8, "mxfp8")),
+    "modelopt": ({"quant_method": "modelopt"}, (16, 4, "nvfp4")),
+    "nvfp4": ({"format": "nvfp4-pack-quantized"}, (16, 4, "nvfp4")),
+    "gptq": ({"quant_method": "gptq", "group_size": 32, "bits": 4}, (32, 4, "affine")),
+}
+
+
+@table("name", PACKED)
+def test_what_other_programs_quantised_is_as_large_as_what_mlx_makes_of_it(name: str) -> None:
+    stored, (group_size, bits, mode) = PACKED[name]
+    model = build(CONFIGS["llama"], mx.bfloat16)
+    nn.quantize(model, group_size, bits, mode=mode)
+    shape = parse_architecture({**CONFIGS["llama"], "quantization_config": stored})
+    assert shape.weight_bytes == sum(array.nbytes for array in weights(model))
+
+
 def test_bits_are_assumed_only_where_the_configuration_has_none() -> None:
     config = CONFIGS["llama"]
     model = build(config, mx.bfloat16)

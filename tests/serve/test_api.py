@@ -221,7 +221,10 @@ def test_a_base_address_may_lack_v1_or_have_it_twice(address: str, path: str) ->
     assert (bad.json().get("type") == "error") == ("messages" in path)
     with client(address) as http:
         assert http.get("/models").json()["data"] == http.get("/v1/v1/models").json()["data"]
-        assert http.get("/v2/models").status_code == 404
+        unknown, other = http.get("/v2/models"), http.delete("/v1/models")
+    assert (unknown.status_code, other.status_code) == (404, 405)
+    assert unknown.json()["error"]["message"] == "There is no such route."
+    assert other.json()["error"]["message"] == "This route does not allow this method."
 
 
 @table("kind", ["application/x-www-form-urlencoded", "text/plain", None])

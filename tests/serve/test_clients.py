@@ -200,7 +200,7 @@ def fuzz(address: str, folder: Path, examples: int) -> None:
 @pytest.mark.slow
 def test_random_requests_get_no_fault_and_no_hang(tmp_path: Path) -> None:
     with playing(Story(answer="Yes.")) as address:
-        fuzz(address, tmp_path, 750)
+        fuzz(address, tmp_path, 100)
 
 
 @pytest.mark.slow

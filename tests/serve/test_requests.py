@@ -195,6 +195,8 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"reasoning_budget": -1}, {"thinking_budget": 0}),
     ({"reasoning_effort": "none"}, {"thinking": False}),
     ({"reasoning_effort": "xhigh"}, {"template_values": (("reasoning_effort", "high"),)}),
+    ({"reasoning_effort": "medium"}, {"thinking_budget": 8_192}),
+    ({"reasoning_effort": "high"}, {"thinking": True, "thinking_budget": 0}),
     ({"reasoning": {"effort": "minimal"}}, {"thinking": True, "thinking_budget": 512}),
     ({"reasoning": {"max_tokens": 99}}, {"thinking_budget": 99}),
     ({"reasoning": {"enabled": False}}, {"thinking": False}),

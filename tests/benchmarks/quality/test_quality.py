@@ -54,7 +54,7 @@ def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, l
     ("length", "n", "lost"),
     [
         (1024, 1, 0.1),
-        pytest.param(4096, 10, 0.04, marks=pytest.mark.slow, id="the length of a contract"),
+        pytest.param(4096, 3, 0.1, marks=pytest.mark.slow, id="the length of a contract"),
     ],
 )
 def test_keep_0_2_is_enough_for_answers_in_one_place(

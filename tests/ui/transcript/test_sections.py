@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ui.transcript.answer import CODE_LINES, SECTION_LINES, Sections
+from app.ui.transcript.lazy_container import estimate_rows
 
 LINE = st.sampled_from(
     [
@@ -74,3 +75,7 @@ def test_sections_do_not_depend_on_how_the_text_arrives(lines: list[str], size: 
     for start in range(0, len(text), size):
         sections.feed(text[start : start + size])
     assert sections.texts == split(text)
+
+
+def test_the_rows_of_a_text_are_estimated_from_its_lines() -> None:
+    assert [estimate_rows(text, 10) for text in ("", "a" * 25, "a" * 25 + "\n\nb")] == [1, 3, 5]
