@@ -278,6 +278,7 @@ async def test_what_cannot_be_saved_is_not_asked_or_says_so(tmp_path: Path) -> N
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "no room")
         engine.advance_to(lambda event: isinstance(event, Finished))
+        await until(pilot, lambda: screen_text(pilot).count("▸ Read") == 2)
         await until_shown(pilot, "no room")
         mend_store(tmp_path)
         await until_gone(pilot, "no room")
