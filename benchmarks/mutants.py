@@ -5,8 +5,10 @@
     python benchmarks/mutants.py report      the table of benchmarks/results/mutants.md
 
 A fault is first tried with the tests that name its module, then with those of its folder. What
-these do not find is planted all together, and the whole tier runs once: a test that fails then runs
-again with each fault alone. So a fault counts as missed only if the whole tier passes with it.
+these do not find is planted all together, and the whole tier runs: a test that fails then runs
+again with each fault alone, until none is found any more. So a fault counts as missed if the whole
+tier passes with it and all other missed ones. A fault with which tests do not end counts as found
+if they end without it.
 """
 
 from __future__ import annotations
@@ -31,14 +33,20 @@ FAULTS = RESULTS / "faults.json"
 PARTS = ("engine", "ingest", "store", "serve", "chat", "ui", "models", "sandbox")
 SEED, EACH = 58, 10
 TIERS = {
-    "quick": "not slow and not benchmarks and not real",
-    "slow": "slow and not real",
-    "all": "not real",
+    "quick": ["--dist=loadfile", "-m", "not slow and not benchmarks and not real"],
+    "slow": [
+        "--dist=worksteal",
+        "--hypothesis-profile=slow",
+        "-m",
+        "(slow or hypothesis) and not benchmarks and not real",
+    ],
 }
+"""How the Makefile runs them."""
 NEED_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
 """Operators of cosmic-ray that ask for names of variables."""
 NEAR_LIMIT, TIER_LIMIT = 420, 3600
 """Seconds after which tests that still run count as stopped by the fault."""
+STOPPED = "stopped"
 
 Fault = dict[str, Any]
 
@@ -134,20 +142,20 @@ def planted(faults: Iterable[Fault]) -> Iterator[None]:
     """The checkout with these faults. Lines are counted from the end of each file on, so that one
     fault does not move another."""
     paths: dict[Path, str] = {}
-    for fault in sorted(faults, key=lambda each: -each["line"]):
-        path = ROOT / fault["file"]
-        text = path.read_text(encoding="utf-8")
-        paths.setdefault(path, text)
-        lines = text.splitlines()
-        before = fault["before"].splitlines()
-        near = [
-            at for at in range(len(lines)) if lines[at : at + len(before)] == before
-        ]  # unchanged code may have moved
-        assert near, f"{fault['number']}: {fault['file']} no longer has this line"
-        at = min(near, key=lambda each: abs(each + 1 - fault["line"]))
-        lines[at : at + len(before)] = fault["after"].splitlines()
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     try:
+        for fault in sorted(faults, key=lambda each: -each["line"]):
+            path = ROOT / fault["file"]
+            text = path.read_text(encoding="utf-8")
+            paths.setdefault(path, text)
+            lines = text.splitlines()
+            before = fault["before"].splitlines()
+            near = [
+                at for at in range(len(lines)) if lines[at : at + len(before)] == before
+            ]  # unchanged code may have moved
+            assert near, f"{fault['number']}: {fault['file']} no longer has this line"
+            at = min(near, key=lambda each: abs(each + 1 - fault["line"]))
+            lines[at : at + len(before)] = fault["after"].splitlines()
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         yield
     finally:
         for path, text in paths.items():
@@ -155,8 +163,8 @@ def planted(faults: Iterable[Fault]) -> Iterator[None]:
 
 
 def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str]:
-    """The tests that fail; `["stopped"]` if they do not end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", TIERS[tier], "-p", "no:cacheprovider"]
+    """The tests that fail; `[STOPPED]` if they do not end."""
+    command = [sys.executable, "-m", "pytest", "-q", *TIERS[tier], "-p", "no:cacheprovider"]
     command += ["-n", "3", "-rfE", "--tb=no", *(["-x"] if stop else []), *tests]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every file
@@ -173,7 +181,7 @@ def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str]
             output, _ = run.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
-            return ["stopped"]
+            return [STOPPED]
     if run.returncode in (0, 5):  # 5: the tier has none of them
         return []
     found = [
@@ -224,8 +232,13 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
         ["git", "status", "--porcelain", "app"], cwd=ROOT, capture_output=True, text=True
     ).stdout
     assert not changed, "app/ has changes: commit them, or run in a fresh clone"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     faults = json.loads(FAULTS.read_text(encoding="utf-8"))
     found: dict[int, str] = {}
+    stopped: dict[int, list[str]] = {}
+    """The tests that did not end with a fault."""
     if resume and output.exists():
         found = {int(k): v for k, v in json.loads(output.read_text("utf-8"))["found"].items()}
     earlier = {} if known is None else json.loads(known.read_text("utf-8"))["found"]
@@ -233,7 +246,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     def save() -> None:
         rows = {str(number): found[number] for number in sorted(found)}
         missed = [each["number"] for each in faults if each["number"] not in found]
-        result = {"tier": tier, "found": rows, "missed": missed}
+        result = {"tier": tier, "commit": commit, "found": rows, "missed": missed}
         output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
     def note(fault: Fault, by: str) -> None:
@@ -251,6 +264,8 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
         with planted([fault]):
             for tests in tries:
                 if tests and (failed := failures(tests, tier, NEAR_LIMIT, stop=True)):
+                    if failed == [STOPPED]:
+                        stopped[fault["number"]] = tests
                     note(fault, failed[0])
                     break
             else:
@@ -273,6 +288,9 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     flaky = set(failures(tests, tier, TIER_LIMIT, stop=False))
     for number in [number for number, by in found.items() if by in flaky]:
         say(number, "is not found:", found.pop(number), "fails without it too")
+    for number, tests in stopped.items():
+        if failures(tests, tier, NEAR_LIMIT, stop=True):
+            say(number, "is not found:", found.pop(number), "without it too")
     say(len(found), "of", len(faults), "found by the tier", tier)
     save()
 
@@ -282,7 +300,7 @@ def report() -> str:
     faults = json.loads(FAULTS.read_text(encoding="utf-8"))
     results = {
         name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["found"]
-        for name in ("before", "quick", "all")
+        for name in ("before", "quick")
         if (RESULTS / f"{name}.json").exists()
     }
     lines = [

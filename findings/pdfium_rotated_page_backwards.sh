@@ -40,7 +40,6 @@ for rotation in (0, 90, 180, 270):
     assert page.get_rotation() == rotation
     orders[rotation] = page.get_textpage().get_text_range().splitlines()
     print(f"/Rotate {rotation}:", orders[rotation])
-page = pypdfium2.PdfDocument("page.pdf")[0]
 if orders[90] != LINES[::-1] or any(orders[r] != LINES for r in (0, 180, 270)):
     raise SystemExit("Changed: PDFium reads turned pages in another order now.")
 PY

@@ -107,7 +107,9 @@ class Smoke:
 
     def _second(self) -> str:
         """In the same conversation, by another process."""
-        return _read(self._ask(SECOND, "--keep", "0.2", "--conversation", "last"))
+        figures = self._ask(SECOND, "--keep", "0.2", "--conversation", "last")
+        expect(figures["reused_tokens"] > 0, f"nothing reused: {figures}")
+        return _read(figures)
 
     def _serve(self, text: str) -> str:
         """Two questions of one conversation to one process."""
@@ -122,6 +124,7 @@ class Smoke:
         for reply in (first, second):
             expect(reply["choices"][0]["message"]["content"].strip(), f"no answer: {reply}")
         cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        expect(cached > 0, f"nothing reused: {second['usage']}")
         return f"{cached:,} of {second['usage']['prompt_tokens']:,} tokens reused"
 
     @contextmanager

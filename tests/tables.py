@@ -1,4 +1,4 @@
-"""Tables of cases: as one test, or a tenth of them in the quick tier."""
+"""Tables of cases: as one test, or as rows that only the slow tier tries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Failed
+from _pytest.outcomes import Failed, Skipped
 
 
 def table(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -31,14 +31,16 @@ def table(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Cal
                     yield
                 except (Exception, Failed) as error:
                     failed[name] = error
+                except Skipped as error:
+                    raise AssertionError(f"{name} skips: give it a test of its own") from error
 
             for number, row in enumerate(given, 1):
                 name = f"row {number} of {len(given)}: {row!r:.300}"
                 yield dict(zip(keys, row, strict=True)), noted(name)
             if failed:
                 first = next(iter(failed.values()))
-                for name in failed:
-                    first.add_note(name)
+                for name, error in failed.items():
+                    first.add_note(f"{name}\n    {type(error).__name__}: {error!s:.300}")
                 raise first
 
         @functools.wraps(test)
@@ -61,14 +63,6 @@ def table(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Cal
         return chosen
 
     return decorate
-
-
-def tenth(rows: Iterable[Any]) -> list[Any]:
-    """Rows for `pytest.mark.parametrize`: every tenth is quick, the others are slow."""
-    return [
-        row if number % 10 == 0 else slow(*(row if isinstance(row, tuple) else (row,)))
-        for number, row in enumerate(rows)
-    ]
 
 
 def slow(*values: Any) -> Any:

@@ -30,6 +30,7 @@ from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.store.records import State
 from app.store.store import Store
 from tests.chat.killed import STEP, question
+from tests.patience import ROUNDS
 from tests.store.faults import assert_whole
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,7 +38,7 @@ LOST_SECONDS = 1.0
 
 AIMS = {"streaming": 2.0, "recalling": 0.3, "saving": 0.06, "saved": 0.2}
 """Where kills are aimed at, and how many seconds later they come at most."""
-KILLS, LANES = 48, 2
+KILLS, LANES = 48 * ROUNDS, 2
 """Kills, and programs that are killed at the same time, each in its own folder."""
 FEW = [("streaming", 0.9), ("saving", 0.2), ("saved", 0.5)]
 """The quick test's kills: where, and at what share of the seconds above."""

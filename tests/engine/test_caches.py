@@ -239,7 +239,7 @@ def test_which_caches_can_be_positioned() -> None:
             to_positioned([unsupported])
 
 
-@table("name", [n for n in PURE if n not in SLIDING])
+@pytest.mark.parametrize("name", architectures(*(n for n in PURE if n not in SLIDING)))
 def test_a_rewound_cache_equals_one_that_never_read_further(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 60).astype(np.int32)

@@ -25,7 +25,7 @@ from app.engine.model.loader import CacheMaker
 from app.estimate.memory import LARGEST_STEP, MAX_SCORE_BYTES, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tables import slow, table
-from tests.tiny import ORACLE, QUICK, VOCABULARY, build
+from tests.tiny import ORACLE, QUICK, VOCABULARY, architectures, build
 
 mlx_patches.install()
 
@@ -108,7 +108,9 @@ def test_every_step_is_reported_and_an_exception_keeps_the_steps_done() -> None:
     assert cache[0].positions.array().tolist() == (ids[:32] * 3).tolist()
 
 
-@table("name", [*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text"])
+@pytest.mark.parametrize(
+    "name", architectures(*ORACLE, "falcon_h1", "deepseek_v3", "gemma3n", "gemma4_text")
+)
 def test_a_prefill_step_leaves_the_same_caches_as_a_whole_forward(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

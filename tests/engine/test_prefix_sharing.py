@@ -38,7 +38,7 @@ from tests.engine.oracle import BACKENDS, TOLERANCE, difference
 from tests.engine.test_cache_pool import ask, reply, second
 from tests.engine.test_kv_quantisation import wide as wide
 from tests.engine.test_turns import CHUNK, DOCUMENT, Chat, pair
-from tests.tiny import ORACLE, VOCABULARY, build
+from tests.tiny import ORACLE, QUICK, VOCABULARY, build
 
 FIRST, OTHER = "What is the code of gate 7?", "And which gate has code 4?"
 
@@ -544,7 +544,7 @@ def operate(pool: Pool, operations: int) -> None:
     assert not folder_bytes(pool.folder), "nothing is left behind"
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize("name", QUICK)
 def test_random_operations_never_change_a_conversations_rows(
     name: str, tmp_path: Path, few: None
 ) -> None:

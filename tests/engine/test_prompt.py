@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.utils import load_tokenizer
 from tokenizers import AddedToken
@@ -46,7 +46,6 @@ def _part(builder: PromptBuilder, prompt: Prompt, kind: SegmentKind) -> list[str
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-@settings(max_examples=60)
 @given(st.lists(text, max_size=3), text.filter(bool))
 def test_segments_cover_the_prompt_and_hold_their_texts(
     builder: PromptBuilder, documents: list[str], question: str

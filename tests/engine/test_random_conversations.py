@@ -45,6 +45,7 @@ from tests.engine.test_turns import (
     Chat,
     chunk_positions,
 )
+from tests.patience import ROUNDS
 from tests.tables import slow
 from tests.tiny import PURE, VOCABULARY, build
 
@@ -382,7 +383,7 @@ def test_every_answer_of_a_hybrid_equals_the_oracle(name: str, turns: int, tmp_p
 def test_random_conversations_with_a_hybrid_equal_the_oracle(name: str, tmp_path: Path) -> None:
     done = [
         what
-        for seed in range(16)
+        for seed in range(16 * ROUNDS)
         for what in converse_with_hybrid(name, seed, tmp_path / str(seed))
     ]
     events = ["edit", "again", "restart", "go back", "cancelled", "background", "reused", "full"]

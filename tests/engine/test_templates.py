@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers.utils import chat_template_utils
 
 from app.engine.model.chat_template import render_with
 from app.models.embedded import draft_path, target_path
@@ -35,6 +34,8 @@ def process() -> Iterator[TextProcess]:
 
 
 def theirs(source: str, **more: Any) -> str:
+    from transformers.utils import chat_template_utils
+
     rendered, _ = chat_template_utils.render_jinja_template(
         [MESSAGES], chat_template=source, add_generation_prompt=True, **more
     )
@@ -250,6 +251,8 @@ def test_the_sandbox_holds(process: TextProcess, source: str) -> None:
 
 
 def test_transformers_is_restored_afterwards(process: TextProcess) -> None:
+    from transformers.utils import chat_template_utils
+
     before = chat_template_utils._compile_jinja_template
     with pytest.raises(TextError):
         render(process, "{{ 1 / 0 }}")
@@ -258,6 +261,8 @@ def test_transformers_is_restored_afterwards(process: TextProcess) -> None:
 
 
 def test_two_threads_do_not_get_each_others_templates() -> None:
+    from transformers.utils import chat_template_utils
+
     entered = threading.Event()
 
     def other() -> None:

@@ -135,7 +135,6 @@ PATHS = ["x", "y", "x.a", "z/x", "z/y/x", "z/x.a", "w/x/y/z", "w/x/x.a", "w/y/y/
 
 @NEEDS_GIT
 @settings(
-    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -22,6 +22,7 @@ from app.protocol.options import BackgroundPolicy, Sampling
 from app.serve.requests import Defaults
 from app.util.assets import assets_path
 from tests.fakes import FakeEngine, Story
+from tests.patience import ROUNDS
 from tests.serve.running import ANSWER, TOKEN, chat, client, running
 from tests.serve.test_citations import ASKED, CITED, PASSAGE
 
@@ -193,14 +194,16 @@ def fuzz(address: str, folder: Path, examples: int) -> None:
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--checks", "not_a_server_error"]
     command += ["--max-examples", str(examples), "--request-timeout", "60", "--phases", "fuzzing"]
     command += ["--seed", "1", "--no-color"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=folder)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3000 * ROUNDS, cwd=folder
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 @pytest.mark.slow
 def test_random_requests_get_no_fault_and_no_hang(tmp_path: Path) -> None:
     with playing(Story(answer="Yes.")) as address:
-        fuzz(address, tmp_path, 100)
+        fuzz(address, tmp_path, 100 * ROUNDS)
 
 
 @pytest.mark.slow

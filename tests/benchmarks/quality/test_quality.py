@@ -18,6 +18,7 @@ from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.tokens import FolderTokens
+from tests.patience import ROUNDS
 
 pytestmark = pytest.mark.benchmarks
 
@@ -54,7 +55,7 @@ def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, l
     ("length", "n", "lost"),
     [
         (1024, 1, 0.1),
-        pytest.param(4096, 3, 0.1, marks=pytest.mark.slow, id="the length of a contract"),
+        pytest.param(4096, 3 * ROUNDS, 0.1, marks=pytest.mark.slow, id="the length of a contract"),
     ],
 )
 def test_keep_0_2_is_enough_for_answers_in_one_place(

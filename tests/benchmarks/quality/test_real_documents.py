@@ -71,7 +71,7 @@ def words(text: str) -> set[str]:
     return {word[:6] for word in alphabetic if not "\u3040" <= word[0] <= "\u9fff"} | set(chinese)
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.question)
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.question[:40])
 def test_facts_have_consistent_answers_and_wordings(fact: Fact) -> None:
     assert is_correct(fact.answer, fact.expected, Check.HOLDS_ANY)
     assert any(each.casefold() in fact.passage.casefold() for each in fact.expected)
