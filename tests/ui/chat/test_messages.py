@@ -48,13 +48,11 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
-    if chosen(app) is None:
-        await pilot.press("tab")
-    await until(pilot, lambda: chosen(app) is not None, "a chosen message")
+    """While the messages are drawn anew, none is chosen."""
     while chosen(app) != (part, question):
         before = chosen(app)
-        await pilot.press("up")
-        await until(pilot, lambda before=before: chosen(app) != before, "the one above")
+        await pilot.press("tab" if before is None else "up")
+        await until(pilot, lambda before=before: chosen(app) != before, "another one")
 
 
 async def test_messages_are_chosen_by_keys_and_by_clicks() -> None:
