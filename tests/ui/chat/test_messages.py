@@ -48,7 +48,7 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
-    """While the messages are drawn anew, none is chosen."""
+    """While the messages are drawn again, none is chosen."""
     while chosen(app) != (part, question):
         before = chosen(app)
         await pilot.press("tab" if before is None else "up")
