@@ -17,7 +17,7 @@ TESTS = env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m p
 	--maxprocesses 4 -n $(PROCESSES) $(ARGS)
 
 .PHONY: help run demo demo-real real-models real-encoder real-pair real-llama real-texts \
-	real-report test test-slow test-benchmarks test-real mutants smoke \
+	real-producers real-report test test-slow test-benchmarks test-real mutants smoke \
 	picture pictures recording lint shell dist formula
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make real-llama  build llama.cpp from its source into .cache/llama, to compare with (minutes)"
 	@echo "make real-encoder  fetch multilingual-e5-small (100 MB; 280 MB once converted) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
+	@echo "make real-producers  let 40 programs write documents into .cache/producers, and read these"
 	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
@@ -66,6 +67,11 @@ test-benchmarks: $(STAMP)
 # In one process, because each needs gigabytes and all cores.
 test-real: $(STAMP)
 	@$(BIN)/python -m pytest -q -p no:xdist -m real
+
+real-producers: $(STAMP)
+	@PYTHON=$(BIN)/python benchmarks/producers/install.sh
+	@.cache/producers/venv/bin/python benchmarks/producers/write.py .cache/producers/files
+	@$(BIN)/python -m benchmarks.producers.compare
 
 smoke: $(STAMP)
 	@$(BIN)/python packaging/smoke.py $(MODELS)

@@ -1,60 +1,112 @@
 """A script that reads a document on standard input and writes its text to standard output.
 
 It runs in a process of its own, because a document can keep a parser busy for hours, fill memory or
-crash it. The first line has the number of documents embedded in it, and the number of its parts
-(pages, slides, sheets, sections). Each part is a line of JSON, the fields of `Part`; or null
-if it cannot be read. The exit status reports errors of the whole file.
+crash it. For files with parts (pages, slides, sheets, sections), the first line has the number of
+documents embedded in it, and the number of its parts. Each part is a line of JSON, the fields of
+`Part`; or null if it cannot be read. For other files, the only line has the fields of `Decoded`, or
+of what they are `Rejected` for. The exit status reports errors of the whole file, and SIGPROF or
+SIGXCPU that its time is over.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import resource
 import sys
-import zipfile
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO
 
-PASSWORD, TOO_LARGE, UNKNOWN = 3, 4, 5
+PASSWORD, TOO_LARGE, UNKNOWN, REFUSED = 3, 4, 5, 6
+FLAT = ("flat", "workbook")
+"""Kinds of documents that are a single XML file."""
+_MIB = 1 << 20
 
 
-def main(memory: int, progress: int, first: int, ranges: str = "", recogniser: str = "") -> int:
-    """Read a document without its `first` parts; with `ranges` such as `3,5-10`, only these parts,
-    without the `first` of them. `memory` is the limit of this process in bytes. `progress` is a
-    file descriptor to which the numbers of parts done and of parts to read are written.
-    `recogniser` is the package that recognises the text of pictures, if that is wanted."""
-    bound(memory)
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from app.ingest.parts import Parts, TooLarge, Unknown, WithPassword, numbers_in, parse_ranges
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to read, and how."""
 
+    kind: str = ""
+    """A `Kind`; empty: a PDF or an archive, as the content tells."""
+    ranges: str = "1-"
+    """Numbers of parts, such as `3,5-10`."""
+    recogniser: str = ""
+    """The package that recognises the text of pictures, if that is wanted."""
+    parts: int = 20_000
+    """Maximum number of parts to read."""
+    seconds: float = 30.0
+    """Processor time for a part."""
+    seconds_to_start: float = 3.0
+    """Processor time to open the file, in addition to that of a part."""
+    total_seconds: float = 600.0
+    max_bytes: int = 64 * _MIB
+    """Bytes that may be written."""
+    parent: int = 0
+    """The process to end with."""
+    folders: tuple[str, ...] = ()
+    """Where packages are."""
+
+
+def main(memory: int, progress: int, first: int, request: Request) -> int:
+    """Read a document without the `first` of the parts that are wanted. `memory` is the limit of
+    this process in bytes. `progress` is a file descriptor to which the numbers of parts done and of
+    parts to read are written."""
+    sys.path[:0] = [str(Path(__file__).parents[2])]
+    sys.path += request.folders
+    from app.ingest import confine
+
+    confine.limit_memory(memory)
+    if request.parent:
+        confine.end_with(request.parent)
+    confine.limit_time(request.seconds + request.seconds_to_start)
     data = sys.stdin.buffer.read()
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries may print
+    recogniser = None
+    if request.recogniser:
+        from app.ingest.ocr import open_recogniser
+
+        recogniser = open_recogniser(request.recogniser)
+    total = int(request.total_seconds) + 1
+    confine.confine(request.max_bytes + _MIB, total, may_thread=recogniser is not None)
+    if request.kind and request.kind not in FLAT:
+        return _convert(request, data, output)
+    from zipfile import BadZipFile
+
+    from app.ingest.parts import Parts, TooLarge, Unknown, WithPassword, numbers_in, parse_ranges
+
+    parts: Parts
     try:
-        parts: Parts
         if data.startswith((b"PK", b"\xd0\xcf")):
+            if refused := _refusal(data):
+                _write(output, refused)
+                return REFUSED
             from app.ingest.office import open_document
 
             parts = open_document(data)
+        elif request.kind in FLAT:
+            from app.ingest.flat import open_flat
+
+            parts = open_flat(request.kind, data)
         else:
-            from app.ingest.ocr import open_recogniser
             from app.ingest.pdf import PdfPages
 
-            parts = PdfPages(data, open_recogniser(recogniser) if recogniser else None)
+            parts = PdfPages(data, recogniser)
     except WithPassword:
         return PASSWORD
     except TooLarge:
         return TOO_LARGE
-    except (Unknown, zipfile.BadZipFile) as error:
-        return UNKNOWN if isinstance(error, Unknown) else 1
+    except Unknown:
+        return UNKNOWN
+    except BadZipFile:
+        return 1
     _write(output, [parts.embedded, len(parts)])
-    numbers = numbers_in(parse_ranges(ranges or "1-") or (), len(parts))
+    numbers = numbers_in(parse_ranges(request.ranges) or (), len(parts), request.parts)
     total = len(numbers)
     os.pwrite(progress, b"%d %d " % (first, total), 0)
     for done, number in enumerate(numbers[first:], first + 1):
+        confine.limit_time(request.seconds)
         try:
             part = parts.read(number - 1)
             _write(output, [*astuple(part)])
@@ -64,18 +116,40 @@ def main(memory: int, progress: int, first: int, ranges: str = "", recogniser: s
     return 0
 
 
+def _refusal(data: bytes) -> str:
+    from app.ingest.archive import Archive
+    from app.ingest.kinds import refusal_of_members
+
+    return "" if data.startswith(b"\xd0\xcf") else refusal_of_members(Archive(data).names)
+
+
+def _convert(request: Request, data: bytes, output: IO[bytes]) -> int:
+    from app.ingest.convert import converted
+    from app.ingest.kinds import Kind
+    from app.ingest.records import Rejected
+    from app.ingest.text import whole_characters
+
+    try:
+        decoded = converted(Kind(request.kind), data, lambda: None)
+    except Rejected as rejected:
+        _write(output, {"rejected": _fields(rejected)})
+    else:
+        text = whole_characters(decoded.text)
+        shown = [text, decoded.encoding, decoded.lossy, decoded.guessed]
+        _write(output, {"decoded": shown, "missing": [*map(_fields, decoded.missing)]})
+    return 0
+
+
+def _fields(rejected: object) -> list[object]:
+    return [getattr(rejected, name) for name in ("reason", "detail", "advice", "limit", "pages")]
+
+
 def _write(output: IO[bytes], value: object) -> None:
     line = json.dumps(value, ensure_ascii=False) + "\n"
     output.write(line.encode("utf-8", "replace"))
     output.flush()
 
 
-def bound(memory: int) -> None:
-    """Limit this process's memory, if the system supports it. The caller limits the time."""
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
-
 if __name__ == "__main__":
     memory, progress, first = map(int, sys.argv[1:4])
-    sys.exit(main(memory, progress, first, *sys.argv[4:]))
+    sys.exit(main(memory, progress, first, Request(**json.loads((*sys.argv, "{}")[4]))))

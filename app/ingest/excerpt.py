@@ -1,5 +1,6 @@
 """Parts of documents, named after a `#`: `contract.pdf#5-10` (pages; slides, sections and lines
 likewise), `table.xlsx#Costs` (a sheet), `notes.md#Next steps` (a heading with what is below it).
+Pages that have labels are named by these: `book.pdf#iv-3`.
 
 Several are separated by commas. In documents with pages, slides or sections, a heading means those
 that it and its text are on.
@@ -18,7 +19,7 @@ from app.ingest.filenames import printable
 from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs
 from app.ingest.records import Rejected, SkipReason
 from app.protocol.prompt import Document
-from app.util.places import Heading, headings, marks
+from app.util.places import Heading, headings, label_of, marks
 
 MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
@@ -40,9 +41,24 @@ def split_path(path: str) -> tuple[str, str]:
     return path, ""
 
 
-def check_pages(ranges: Ranges, total: int) -> None:
+def page_ranges(wanted: str, total: int, labels: Sequence[str]) -> Ranges:
+    """The numbers of the pages `wanted`, such as `5-10` or `iv-3`; empty if it names other parts.
+    `labels`: those of all pages, if they are not their numbers."""
+    pages = Outline("page", range(1, total + 1), labels=tuple(labels))
+    found: list[tuple[int, int | None]] = []
+    for each in wanted.split(","):
+        if (labelled := pages.labelled(each)) is not None:
+            found.append(labelled)
+        elif ranges := parse_ranges(each):
+            found += ranges
+        else:
+            return ()
+    return tuple(found)
+
+
+def check_pages(ranges: Ranges, total: int, labels: Sequence[str] = ()) -> None:
     """Raise Rejected if a document of `total` pages does not have these."""
-    pages = Outline("page", range(1, total + 1))
+    pages = Outline("page", range(1, total + 1), labels=tuple(labels))
     for number in (each for range_ in ranges for each in range_):
         if number is not None and number not in pages.numbers:
             raise pages.missing(str(number))
@@ -62,6 +78,8 @@ class Outline:
     sheets: tuple[str, ...] = ()
     headings: tuple[tuple[Heading, int, int], ...] = ()
     """Each with the numbers of the first and the last unit of its text."""
+    labels: tuple[str, ...] = ()
+    """The label of each page, such as `iv`, if these are not their numbers."""
 
     def find(self, wanted: str) -> tuple[str, list[tuple[int, int]]]:
         """The name of a part, or of several, and the first and last numbers of their units. Raises
@@ -81,7 +99,8 @@ class Outline:
 
     def can_find(self, wanted: str) -> bool:
         """Whether these are numbers of units, or several parts, such as `3,5-10`."""
-        if parse_ranges(wanted) is None and "," not in wanted:
+        is_units = parse_ranges(wanted) is not None or self.labelled(wanted) is not None
+        if not is_units and "," not in wanted:
             return False
         try:
             self.find(wanted)
@@ -106,9 +125,10 @@ class Outline:
         """Yield the names of sheets and headings, and where each heading is, such as `page 3`."""
         found = dict.fromkeys(self.sheets, "")
         for heading, first, last in () if self.sheets else self.headings:
-            is_number = parse_ranges(heading.title) is not None
-            if not is_number or self._find_one(heading.title) == (heading.title, first, last):
-                found.setdefault(heading.title, f"{self.unit} {first:,}")
+            title = heading.title
+            is_units = parse_ranges(title) is not None or self.labelled(title) is not None
+            if not is_units or self._find_one(title) == (title, first, last):
+                found.setdefault(title, f"{self.unit} {self._label(first)}")
         yield from found.items()
 
     @cached_property
@@ -117,8 +137,9 @@ class Outline:
         if self.sheets:
             return _listed("sheet", self.sheets)
         if len(self.numbers) == 1:
-            return f"only {self.unit} {self.numbers[0]:,}"
-        found = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in runs(self.numbers)]
+            return f"only {self.unit} {self._label(self.numbers[0])}"
+        ends = [(self._label(a), self._label(b)) for a, b in runs(self.numbers)]
+        found = [a if a == b else f"{a} to {b}" for a, b in ends]
         return f"{self.unit}s {', '.join(found)}"
 
     def missing(self, wanted: str) -> Rejected:
@@ -126,7 +147,8 @@ class Outline:
         ranges, has = parse_ranges(wanted), self.units
         if ranges is not None:
             numbers = [each for range_ in ranges for each in range_ if each is not None]
-            gone = (each for each in numbers if each not in self.numbers)
+            known = (self.labelled(str(each)) or each in self.numbers for each in numbers)
+            gone = (each for each, is_known in zip(numbers, known, strict=True) if not is_known)
             what = f"{self.unit} {next(gone, numbers[-1]):,}"
         elif self.sheets:
             what = f"sheet '{printable(wanted)}'"
@@ -141,6 +163,8 @@ class Outline:
         """The name of a part, and the first and last numbers of its units."""
         if (sheet := _match(wanted, self.sheets)) is not None:
             return self.sheets[sheet], sheet + 1, sheet + 1
+        if (labelled := self.labelled(wanted)) is not None:
+            return self._name(*labelled), *labelled
         ranges = parse_ranges(wanted)
         if ranges is not None:
             first, last = ranges[0]
@@ -148,14 +172,49 @@ class Outline:
                 last = self.numbers[-1]
             has_both = first in self.numbers and last in self.numbers and first <= last
             if len(ranges) == 1 and has_both:
-                if self.sheets and first == last:
-                    return self.sheets[first - 1], first, last
-                return ranges_text([(first, last)])[0], first, last
+                return self._name(first, last), first, last
         heading = _match(wanted, [each.title for each, *_ in self.headings])
         if heading is None:
             return None
         found, first, last = self.headings[heading]
         return found.title, first, last
+
+    @cached_property
+    def _by_label(self) -> dict[str, int]:
+        """The number of the first page with each label."""
+        found: dict[str, int] = {}
+        for spelling in (str, str.casefold):
+            for label, number in zip(map(spelling, self.labels), self.numbers, strict=False):
+                found.setdefault(label, number)
+        return found
+
+    def labelled(self, wanted: str) -> tuple[int, int] | None:
+        """The numbers of the first and the last page by their labels, such as `iv` or `iv-3`."""
+        numbers = self._by_label
+        if not numbers:
+            return None
+        wanted = wanted.strip()
+        for spelling in (wanted, wanted.casefold()):
+            if spelling in numbers:
+                return numbers[spelling], numbers[spelling]
+            for hyphen in re.finditer("-", spelling):
+                before, after = spelling[: hyphen.start()].strip(), spelling[hyphen.end() :].strip()
+                first = numbers.get(before)
+                last = numbers.get(after) if after else self.numbers[-1]
+                if first is not None and last is not None and first <= last:
+                    return first, last
+        return None
+
+    def _label(self, number: int) -> str:
+        return self.labels[bisect_left(self.numbers, number)] if self.labels else f"{number:,}"
+
+    def _name(self, first: int, last: int) -> str:
+        """`5-10`, or the labels of these pages, or the name of a sheet."""
+        if self.sheets and first == last:
+            return self.sheets[first - 1]
+        if not self.labels:
+            return ranges_text([(first, last)])[0]
+        return "-".join(dict.fromkeys((self._label(first), self._label(last))))
 
 
 def outline_of(document: Document) -> Outline:
@@ -166,8 +225,13 @@ def outline_of(document: Document) -> Outline:
     for mark in marks(text, document.name):
         name = mark[2].removesuffix(_HIDDEN)
         kind = mark[1].lower()
-        count = numbers[-1] + 1
-        number = count if kind == "sheet" else int(name) if name.isdecimal() else 0
+        if kind == "sheet":
+            number = numbers[-1] + 1
+        elif kind == "page":
+            name, own = label_of(mark)
+            number = own or 0
+        else:
+            number = int(name) if name.isdecimal() else 0
         if kind == (unit or kind) and number > numbers[-1]:
             unit = kind
             starts.append(mark.start())
@@ -180,7 +244,10 @@ def outline_of(document: Document) -> Outline:
         return Outline("line", lines, starts, (), _below(document, starts, bodies, lines))
     del starts[0], bodies[0], numbers[0], names[0]
     sheets = tuple(names) if unit == "sheet" else ()
-    return Outline(unit, numbers, starts, sheets, _below(document, starts, bodies, numbers))
+    is_labelled = unit == "page" and names != [str(number) for number in numbers]
+    labels = tuple(names) if is_labelled else ()
+    below = _below(document, starts, bodies, numbers)
+    return Outline(unit, numbers, starts, sheets, below, labels)
 
 
 def _below(

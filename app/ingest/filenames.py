@@ -16,11 +16,12 @@ _PRIVATE_FOLDERS = (
 )
 
 
-def _any(patterns: str) -> re.Pattern[str]:
+def matching(patterns: str) -> re.Pattern[str]:
+    """An expression for names that match one of the patterns, which are separated by spaces."""
     return re.compile("|".join(map(fnmatch.translate, patterns.split())))
 
 
-_PRIVATE_FILES = _any(
+_PRIVATE_FILES = matching(
     """
     .env .env.* *.env .envrc .netrc _netrc .npmrc .pypirc .pgpass .my.cnf .htpasswd
     .git-credentials .dockercfg .vault-token .s3cfg .boto *.pem *.key *.p12 *.pfx *.p8 *.jks
@@ -31,17 +32,24 @@ _PRIVATE_FILES = _any(
     *[-_]tokens.txt api[-_]key* apikey* password passwords password.* passwords.* *[-_]password.*
     *[-_]passwords.* passwd shadow wallet wallet.* *.wallet *[-_]wallet.* logins.json key[34].db
     login?data cookies cookies.sqlite cookies.txt auth.json mnemonic* seed[-_]phrase*
-    recovery[-_]codes* bitwarden* lastpass*
+    recovery[-_]codes* bitwarden* lastpass* hosts.yml hosts.yaml *credentials.json *.jwk
+    *.kubeconfig .databrickscfg .terraformrc .yarnrc .yarnrc.yml .curlrc .wgetrc .msmtprc
+    .fetchmailrc rclone.conf .rclone.conf .pg_service.conf .mylogin.cnf .vault_pass*
+    *[-_]adminsdk[-_]*.json local.settings.json access[-_]tokens.* accesstokens.json
     worker-key host-keys.json
     """
 )
 """The last two are specchat's own. Its `serve-token` matches the patterns for tokens."""
 # Sample files, and source files, do not contain secrets.
-_OPEN_FILES = _any(
+_OPEN_FILES = matching(
     """
     *.example *.sample *.template *.dist example.* *.example.* *.cc *.cpp *.cs *.css *.hpp *.html
     *.kt *.php *.swift *.tsx *.py *.rs *.go *.js *.ts *.rb *.java *.c *.h *.md *.rst
     """
+)
+_PROSE = matching(
+    "*.txt *.text *.md *.markdown *.mkd *.rst *.adoc *.asciidoc *.org *.textile *.csv *.tsv *.srt"
+    " *.vtt"
 )
 _PRIVATE_KEY = re.compile(rb"\s*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|PuTTY-User-Key-)")
 
@@ -70,6 +78,18 @@ def is_private(name: str) -> bool:
     """Whether a file of this name may contain passwords or keys."""
     name = name.lower()
     return _PRIVATE_FILES.match(name) is not None and _OPEN_FILES.match(name) is None
+
+
+def is_keynote(name: str) -> bool:
+    """Whether a file of this name is a presentation of Keynote, unless it has a key."""
+    return name.lower().endswith(".key")
+
+
+def is_prose(name: str) -> bool:
+    """Whether a file of this name is written for people: no source code or configuration."""
+    name = os.path.basename(name)
+    is_named = "." in name[1:]
+    return _PROSE.match(name.lower()) is not None if is_named else not name or name.isupper()
 
 
 def is_private_key(data: bytes) -> bool:

@@ -37,13 +37,20 @@ class ReadLimits:
     git_seconds: float = 10.0
     """Seconds for git to list a repository; after that, .gitignore files are read instead."""
     document_seconds: float = 30.0
-    """Seconds to extract the text of one page, slide, sheet or section of a document."""
+    """Seconds of processor time to extract the text of one page, slide, sheet or section of a
+    document."""
+    document_total_seconds: float = 600.0
+    """Seconds of processor time for all of a document."""
+    document_parts: int = 20_000
+    """Pages, slides, sheets or sections of a document."""
     document_memory: int = 1024 * MIB
     """Bytes of memory for reading one document."""
     ocr: bool = False
     """Recognise the text of PDF pages that are pictures, if a library for it is installed."""
     ocr_seconds: float = 45.0
     """Seconds to recognise the text of one page."""
+    ocr_total_seconds: float = 14_400.0
+    """Seconds to recognise the text of all pages of a document."""
     ocr_memory: int = 4096 * MIB
     """Bytes of memory for recognising text."""
     include_private: bool = False
@@ -82,10 +89,6 @@ class ReadBudget:
             detail = f"is past the time limit of {limit}"
             raise LimitReached(Rejected(SkipReason.TOO_SLOW, detail, limit=limit))
 
-    def time_left(self, seconds: float) -> float:
-        """`seconds`, or the remaining time if that is less."""
-        return min(seconds, self._end - time.monotonic())
-
     def visit(self, path: str) -> None:
         """Report progress, at most 20 times a second. Raises as `check` does."""
         self.entries += 1
@@ -95,12 +98,16 @@ class ReadBudget:
         self._report()
 
     def show_page(self, page: int, pages: int) -> None:
-        """Report that `page` of `pages` pages of this file is being read. The time of pages does
-        not count towards the time limit, because the file makes progress."""
+        """Report that `page` of `pages` pages of this file is being read."""
+        self.give_back()
+        self._report(page, pages)
+
+    def give_back(self) -> None:
+        """Do not count the time since `visit`, or since this was called last: what a document
+        takes has limits of its own."""
         now = time.monotonic()
         self._end += now - self._page_at
         self._page_at = now
-        self._report(page, pages)
 
     def _report(self, page: int = 0, pages: int = 0) -> None:
         now = time.monotonic()

@@ -1,25 +1,45 @@
-"""Extracts the text of mails: headers, body and attached texts."""
+"""Extracts the text of mails: headers, body, attached texts, invitations and reports."""
 
 from __future__ import annotations
 
+import base64
 import email.feedparser
 import email.header
 import email.message
+import email.parser
+import quopri
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.ingest import markdown
+from app.ingest.calendar_text import calendar_events
+from app.ingest.markdown import INVISIBLE
 from app.ingest.text import Decoded, declared_encoding, decode
-from app.ingest.web_page import page_text
+from app.ingest.web_page import mail_text, page_text
 
 _HEAD = ("From", "To", "Cc", "Date", "Subject")
 _NEXT_IN_MBOX = re.compile(
     rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]*+\r?\n(?=>?[!-9;-~]{1,100}+:)"
 )
+_QUOTED_IN_MBOX = re.compile(rb"^>(?=>*+From )", re.MULTILINE)
 _BYTE_COUNT = re.compile(rb"\s*[0-9]{1,12}\s*\n")
 _CONTENT_HEADER = re.compile(rb"^content-[a-z-]{1,40}:[^\n]*(?:\n[ \t][^\n]*)*", re.I | re.M)
+_NEEDS_SPACE = re.compile(r" (?= |>|From )")
+_SIGNATURE = "-- "
+_ADDRESS = re.compile(r"https?://\S+")
+_WORD = re.compile(r"[^\W_]+")
+_MARKDOWN = (".md", ".markdown")
+_CALENDARS = ("text/calendar", "text/x-vcalendar", "application/ics")
+_MAILS = ("message/rfc822", "message/global", "message/news", "message/partial")
+_OTHER_FORMS = ("text/x-amp-html", "text/watch-html")
+"""Forms of a mail for certain programs, which say the same as the others."""
+_ENOUGH_WORDS = 0.75
+"""Words of a plain text, as a share of those of the longest form, with which it is preferred."""
+_MAX_INVITATIONS = 10
+"""A calendar of more events is no invitation, whose description the mail may repeat."""
 _MAX_HEADER = 8_192
 _PIECE = 1 << 14
 """Bytes that are parsed between two checks."""
@@ -43,84 +63,244 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     raises."""
     if any(len(hit[0]) > _MAX_HEADER for hit in _CONTENT_HEADER.finditer(data)):
         return None  # Python's parser of parameters takes quadratic time
-    mail, starts, ends = Mail(), [0], [len(data)]
-    if data.startswith(b"From ") and (marks := [*_NEXT_IN_MBOX.finditer(data)]):
+    starts, ends = [0], [len(data)]
+    is_mailbox = data.startswith(b"From ")
+    if is_mailbox and (marks := [*_NEXT_IN_MBOX.finditer(data)]):
         starts = [mark.end() for mark in marks]
         ends = [*(mark.start() for mark in marks[1:]), len(data)]
     elif (count := _BYTE_COUNT.match(data)) is not None:  # the format of Apple Mail
         starts = [count.end()]
-    texts = []
+    mail, texts = Mail(), []
     for start, end in zip(starts, ends, strict=True):
         check()
+        source = data[start:end]
+        if is_mailbox:
+            source = _QUOTED_IN_MBOX.sub(b"", source)
         try:
-            message = _parsed(data, start, end, check)
-            texts.append("".join(_mail(message, mail, 0)).strip("\n") + "\n")
+            message = _parsed(source, check)
+            texts.append(_Reader(mail, check).mail(message, 0).strip("\n") + "\n")
         except (RecursionError, AssertionError, LookupError, ValueError, TypeError, AttributeError):
             return None
     mail.text = "\n".join(texts).replace("\r\n", "\n")
     return mail
 
 
-def _parsed(data: bytes, start: int, end: int, check: Callable[[], None]) -> email.message.Message:
-    """Parse the mail from byte `start` to `end`. With nested parts, the time of each line grows
-    with their number, so `check` is called in between."""
+def _parsed(data: bytes, check: Callable[[], None]) -> email.message.Message:
+    """Parse a mail. With nested parts, the time of each line grows with their number, so `check` is
+    called in between."""
     parser = email.feedparser.BytesFeedParser()
-    for at in range(start, end, _PIECE):
+    for at in range(0, len(data), _PIECE):
         check()
-        parser.feed(data[at : min(at + _PIECE, end)])
+        parser.feed(data[at : at + _PIECE])
     return parser.close()
 
 
-def _mail(message: email.message.Message, mail: Mail, depth: int) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The text of a part of a mail."""
+
+    text: str
+    is_own: bool = False
+    """Whether it is the mail's own text, not something attached to it."""
+    end: str = ""
+    """What ends here if the mail's own text goes on."""
+    details: str = ""
+    """What follows, unless the mail's own text says it."""
+    unread: str = ""
+    doubt: Decoded | None = None
+
+
+_TOO_DEEP = _Piece("\n[A part nested too deeply, not read]\n", unread="a part nested too deeply")
+
+
+class _Reader:
+    """Reads a mail and those that are attached to it."""
+
+    def __init__(self, mail: Mail, check: Callable[[], None]) -> None:
+        self._mail, self._check = mail, check
+        self._events: set[str] = set()
+
+    def mail(self, message: email.message.Message, depth: int) -> str:
+        pieces = self._part(message, depth)
+        own = " ".join(" ".join(piece.text for piece in pieces if piece.is_own).split())
+        texts = [_head(message), "\n"]
+        ended = ""
+        for piece in pieces:
+            if piece.is_own and ended and piece.text.strip():
+                texts.append(f"\n[End of {ended}]\n")
+                ended = ""
+            texts.append(piece.text)
+            if piece.details and " ".join(piece.details.split()) not in own:
+                texts.append(f"{piece.details}\n")
+            ended = piece.end or ended
+            if piece.unread:
+                self._mail.unread.append(piece.unread)
+            if piece.doubt is not None:
+                self._mail.doubts.append(piece.doubt)
+        return "".join(texts)
+
+    def _part(self, part: email.message.Message, depth: int, related: bool = False) -> list[_Piece]:
+        """The texts of a part and of the parts inside it. `related`: it belongs to a page, such as
+        its pictures."""
+        self._check()
+        kind, name = part.get_content_type(), _header(part.get_filename())
+        inner = part.get_payload()
+        if depth > MAX_DEPTH:
+            return [_unread(name)] if name else [_TOO_DEEP]
+        if kind in _MAILS:
+            return self._attached_mail(part, name, depth)
+        if kind == "text/rfc822-headers":
+            head = _head(email.parser.HeaderParser().parsestr(_decoded(part).text.lstrip()))
+            return [_Piece(f"\n[Headers of the returned mail]\n{head}", end="the returned mail")]
+        if kind.startswith("message/") and isinstance(inner, list):
+            return [_Piece(f"\n[Report]\n{_fields(_messages(inner))}", end="the report")]
+        if kind == "multipart/alternative" and isinstance(inner, list):
+            return self._chosen(_messages(inner), depth)
+        if isinstance(inner, list):
+            is_page = kind == "multipart/related"
+            parts = enumerate(_messages(inner))
+            return [
+                piece
+                for at, each in parts
+                for piece in self._part(each, depth + 1, is_page and at > 0)
+            ]
+        if kind in _CALENDARS or name.lower().endswith(".ics"):
+            return self._calendar(part, name)
+        is_attached = part.get_content_disposition() == "attachment"
+        shown = name or (kind if is_attached else "")
+        is_text = kind.startswith(("text/", "multipart/"))
+        if related and not name and kind not in ("text/plain", "text/html"):
+            is_text = False  # a style sheet
+        if is_text:
+            return [self._text(part, kind, shown if depth else "")]
+        return [_unread(name or kind)] if shown or not related else []
+
+    def _attached_mail(self, part: email.message.Message, name: str, depth: int) -> list[_Piece]:
+        inner = part.get_payload()
+        messages = _messages(inner) if isinstance(inner, list) else []
+        encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
+        if messages and encoding == "quoted-printable":
+            source = quopri.decodestring(messages[0].as_bytes())
+            messages = [_parsed(source.lstrip(), self._check)]
+        elif messages and encoding == "base64" and not messages[0].keys():
+            source = b""
+            with suppress(ValueError):
+                source = base64.b64decode(messages[0].as_bytes())
+            messages = [_parsed(source, self._check)] if source else []
+        if not messages:
+            return [_unread(name or "a mail")]
+        texts = [self.mail(each, depth + 1) for each in messages]
+        return [_Piece(f"\n[Attached mail]\n{''.join(texts)}", end="the attached mail")]
+
+    def _chosen(self, parts: list[email.message.Message], depth: int) -> list[_Piece]:
+        """The form of a text that says most. A plain one is preferred if it says nearly as much. An
+        attachment may be inside another form."""
+        main = [part for part in parts if part.get_content_type() not in _OTHER_FORMS]
+        forms = [self._part(part, depth + 1) for part in main or parts]
+        sizes = [sum(_words(piece.text) for piece in form if piece.is_own) for form in forms]
+        chosen = max(range(len(forms)), key=sizes.__getitem__, default=0)
+        for at, part in enumerate(main):
+            is_plain = part.get_content_type() == "text/plain"
+            if is_plain and sizes[at] and sizes[at] >= _ENOUGH_WORDS * max(sizes):
+                chosen = at
+                break
+        return [
+            piece
+            for at, form in enumerate(forms)
+            for piece in form
+            if at == chosen or not piece.is_own
+        ]
+
+    def _calendar(self, part: email.message.Message, name: str) -> list[_Piece]:
+        """The events of a calendar. Many mails have the same one twice, as text and as file."""
+        events = dict(calendar_events(_decoded(part).text))
+        if not events:
+            return [self._text(part, "text/calendar", name or "calendar.ics")]
+        new = {event: details for event, details in events.items() if event not in self._events}
+        self._events |= new.keys()
+        if len(events) > _MAX_INVITATIONS:
+            new = {f"{event}\n{details}": "" for event, details in new.items()}
+        return [
+            _Piece(f"\n{event}\n", end="the event", details=details)
+            for event, details in new.items()
+        ]
+
+    def _text(self, part: email.message.Message, kind: str, name: str) -> _Piece:
+        decoded = _decoded(part)
+        text = decoded.text
+        is_page = part.get("Content-Location") is not None
+        if kind == "text/html":
+            text = page_text(text, self._check) if name or is_page else mail_text(text, self._check)
+        elif name:
+            text = text if name.lower().endswith(_MARKDOWN) else markdown.plain(text)
+        else:
+            if str(part.get_param("format", "")).lower() == "flowed":
+                is_spaced = str(part.get_param("delsp", "")).lower() == "yes"
+                lines = text.replace("\r\n", "\n").split("\n")
+                text = "\n".join(_unwrapped(lines, is_spaced))
+            text = text.translate(INVISIBLE)
+        shown = text.rstrip("\n") + "\n"
+        doubt = decoded if decoded.lossy or decoded.guessed else None
+        if name:
+            return _Piece(f"\n[Attachment {name}]\n{shown}", end=name, doubt=doubt)
+        return _Piece(shown, is_own=True, doubt=doubt)
+
+
+def _unread(name: str) -> _Piece:
+    return _Piece(f"\n[Attachment {name}, not read]\n", unread=name)
+
+
+def _head(message: email.message.Message) -> str:
+    """The headers that mail programs show."""
     head: dict[str, str] = {}
     for name, value in message.raw_items():
         head.setdefault(name.lower(), str(value))
-    for name in _HEAD:
-        if text := _header(head.get(name.lower())):
-            yield f"{name}: {text}\n"
-    yield "\n"
-    yield from _part(message, mail, depth)
+    shown = ((name, _header(head.get(name.lower()))) for name in _HEAD)
+    return "".join(f"{name}: {text}\n" for name, text in shown if text)
 
 
-def _part(part: email.message.Message, mail: Mail, depth: int) -> Iterator[str]:
-    """Yield the texts of a part and of the parts inside it."""
-    kind, name = part.get_content_type(), _header(part.get_filename())
-    inner = part.get_payload()
-    attached = part.get_content_disposition() == "attachment"
-    if depth > MAX_DEPTH:
-        mail.unread.append(name or "a part nested too deeply")
-    elif kind == "message/rfc822" and isinstance(inner, list):
-        yield "\n[Attached mail]\n"
-        for each in _messages(inner):
-            yield from _mail(each, mail, depth + 1)
-    elif isinstance(inner, list):
-        parts = _messages(inner)
-        for each in _chosen(parts) if kind == "multipart/alternative" else parts:
-            yield from _part(each, mail, depth + 1)
-    elif kind in ("text/plain", "text/html") or (part.get_content_maintype() == "text" and name):
-        if attached and name:
-            yield f"\n[Attachment {name}]\n"
-        decoded = _decoded(part)
-        if decoded.lossy or decoded.guessed:
-            mail.doubts.append(decoded)
-        text = page_text(decoded.text) if kind == "text/html" else decoded.text
-        yield text.rstrip("\n") + "\n"
-    elif name or attached:
-        mail.unread.append(name or kind)
-        yield f"\n[Attachment {name or kind}, not read]\n"
+def _fields(blocks: Iterable[email.message.Message]) -> str:
+    """All headers of the blocks of a report."""
+    texts = (
+        "".join(f"{name}: {_header(value)}\n" for name, value in block.raw_items())
+        for block in blocks
+    )
+    return "\n".join(filter(None, texts))
 
 
 def _messages(parts: list[Any]) -> list[email.message.Message]:
     return [part for part in parts if isinstance(part, email.message.Message)]
 
 
-def _chosen(parts: list[email.message.Message]) -> list[email.message.Message]:
-    """Choose among alternative forms of a text: the plain one, or else the one with most text."""
-    for wanted in ("text/plain", "text/html"):
-        for part in parts:
-            if part.get_content_type() == wanted and _decoded(part).text.strip():
-                return [part]
-    return parts[-1:]
+def _words(text: str) -> int:
+    """Number of words of a text, without those of addresses."""
+    return len(_WORD.findall(_ADDRESS.sub("", text)))
+
+
+def _unwrapped(lines: Iterable[str], is_spaced: bool) -> Iterator[str]:
+    """Join the lines of paragraphs (`format=flowed`): each but the last ends with a space, which is
+    not part of the text if `is_spaced` (`delsp=yes`)."""
+    paragraph: list[str] = []
+    depth = 0
+    for line in lines:
+        text = line.lstrip(">")
+        quotes = len(line) - len(text)
+        text = text.removeprefix(" ") if quotes or _NEEDS_SPACE.match(text) else text
+        flows = text.endswith(" ") and text != _SIGNATURE
+        if paragraph and (quotes != depth or text == _SIGNATURE):
+            yield _quoted("".join(paragraph), depth)
+            paragraph = []
+        depth = quotes
+        paragraph.append(text[:-1] if flows and is_spaced else text)
+        if not flows:
+            yield _quoted("".join(paragraph), depth)
+            paragraph = []
+    if paragraph:
+        yield _quoted("".join(paragraph), depth)
+
+
+def _quoted(text: str, depth: int) -> str:
+    return f"{'>' * depth} {text}" if depth else text
 
 
 def _decoded(part: email.message.Message) -> Decoded:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
-from app.ingest.web_page import page_text
+from app.ingest import markdown
+from app.ingest.web_page import markup_text
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
@@ -16,11 +18,15 @@ _EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
 )
 _TEXTS = ("text/plain", "text/markdown", "text", "text/latex")
 _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
+_MAX_BRACKETS = 1_000_000
+"""Files with more arrays and objects take too much memory, and are no notebooks."""
 
 
 def notebook_text(source: str) -> str | None:
     """The text of a notebook; None if `source` is not one. Pictures and other data are only
     named."""
+    if '"cell_type"' not in source or source.count("[") + source.count("{") > _MAX_BRACKETS:
+        return None
     try:
         notebook = json.loads(source)
         sheets = notebook.get("worksheets") or [notebook]  # before version 4, cells are in sheets
@@ -36,34 +42,68 @@ def notebook_text(source: str) -> str | None:
 def _cell(number: int, cell: dict[str, Any], language: str) -> str:
     kind = cell["cell_type"]
     shown = _KINDS.get(kind, f"{cell.get('language', language)} {kind}".strip())
-    source = _joined(cell.get("source", cell.get("input", "")))
-    lines = [f"[Cell {number}: {shown}]", _EMBEDDED.sub(r"\1", source).strip("\n"), ""]
-    for output in cell.get("outputs") or ():
-        if text := "\n".join(_output(output)).strip("\n"):
+    source = _EMBEDDED.sub(r"\1", _joined(cell.get("source", cell.get("input", "")))).strip("\n")
+    if kind not in _KINDS and source.strip():
+        source = markdown.fenced(source)
+    elif kind == "raw":
+        source = markdown.plain(source)
+    lines = [f"[Cell {number}: {shown}]", source, ""]
+    for text in _outputs(cell.get("outputs") or ()):
+        if text := text.strip("\n"):
             lines += [f"[Output of cell {number}]", text, ""]
     return "\n".join(lines)
 
 
+def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the texts of outputs. What was printed in several pieces is one text."""
+    for stream, group in groupby(outputs, _stream):
+        if stream:
+            yield _printed("".join(_joined(each.get("text", "")) for each in group))
+        else:
+            yield from ("\n".join(_output(each)) for each in group)
+
+
+def _stream(output: dict[str, Any]) -> str:
+    """`stdout` or `stderr` for what was printed; empty for other outputs."""
+    return str(output.get("name", "stdout")) if output["output_type"] == "stream" else ""
+
+
 def _output(output: dict[str, Any]) -> Iterator[str]:
-    kind = output["output_type"]
-    if kind == "stream":
-        yield _plain(output.get("text", ""))
-    elif kind in ("error", "pyerr"):
+    if output["output_type"] in ("error", "pyerr"):
         trace = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
-        yield _plain("\n".join(map(str, trace)))
-    else:
-        # Before version 4, the contents of `data` were in the output itself.
-        data = output.get("data", output)
-        shown = next((data[name] for name in _TEXTS if name in data), "")
-        if not shown and "text/html" in data:
-            shown = page_text(_joined(data["text/html"]))
-        pictures = [name for name in data if name.startswith("image/") or name in ("png", "jpeg")]
-        yield _plain(shown)
-        yield from (f"({name.removeprefix('image/')} picture)" for name in pictures)
+        yield _printed("\n".join(map(str, trace)))
+        return
+    # Before version 4, the contents of `data` were in the output itself.
+    data = output.get("data", output)
+    kind = next((name for name in _TEXTS if name in data), "")
+    if kind:
+        shown = _joined(data[kind])
+        yield _EMBEDDED.sub(r"\1", shown) if kind == "text/markdown" else _printed(shown)
+    elif "text/html" in data:
+        yield markup_text(_joined(data["text/html"])) or "(HTML without text)"
+    pictures = [name for name in data if name.startswith("image/") or name in ("png", "jpeg")]
+    yield from (f"({name.removeprefix('image/')} picture)" for name in pictures)
 
 
-def _plain(text: Any) -> str:
-    return _EMBEDDED.sub(r"\1", _ESCAPE_SEQUENCE.sub("", _joined(text)))
+def _printed(text: str) -> str:
+    """A text as a terminal shows it: of progress bars the last state."""
+    text = _EMBEDDED.sub(r"\1", _ESCAPE_SEQUENCE.sub("", text))
+    if "\r" in text:
+        lines = (line.rstrip("\r") for line in text.split("\n"))
+        text = "\n".join(line.rpartition("\r")[2] for line in lines)
+    return markdown.plain(_without_backspaces(text))
+
+
+def _without_backspaces(text: str) -> str:
+    if "\b" not in text:
+        return text
+    shown: list[str] = []
+    for character in text:
+        if character != "\b":
+            shown.append(character)
+        elif shown and shown[-1] != "\n":
+            shown.pop()
+    return "".join(shown)
 
 
 def _joined(text: Any) -> str:

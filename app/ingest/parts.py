@@ -24,6 +24,9 @@ class Part:
     """Whether its text was recognised in a picture."""
     blank: bool = False
     """Whether nothing at all is on it, not even a picture."""
+    said: tuple[tuple[str, str], ...] = ()
+    """What a reader must know of it: the rest of a sentence that begins with the file's name, and
+    advice."""
 
     @property
     def unit(self) -> str:
@@ -63,12 +66,15 @@ def parse_ranges(text: str) -> Ranges | None:
     return tuple(found)
 
 
-def numbers_in(ranges: Ranges, end: int) -> list[int]:
-    """The numbers from 1 to `end` that are in one of the ranges, ascending."""
-    found: set[int] = set()
-    for first, last in ranges:
-        found.update(range(max(1, first), min(end, end if last is None else last) + 1))
-    return sorted(found)
+def numbers_in(ranges: Ranges, end: int, most: int | None = None) -> list[int]:
+    """The numbers from 1 to `end` that are in one of the ranges, ascending; at most `most`."""
+    found: list[int] = []
+    clipped = ((max(1, first), min(end, end if last is None else last)) for first, last in ranges)
+    for first, last in sorted(clipped):
+        first = max(first, found[-1] + 1 if found else 1)
+        stop = last + 1 if most is None else min(last + 1, first + most - len(found))
+        found += range(first, stop)
+    return found
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:

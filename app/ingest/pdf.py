@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pypdfium2
 from pypdfium2 import raw
 
+from app.ingest import pdf_annotations
+from app.ingest.line_ends import LineEnds
+from app.ingest.markdown import plain
 from app.ingest.ocr import Recogniser, recognised_text
 from app.ingest.parts import Part, WithPassword
+from app.ingest.pdf_objects import Known
+from app.ingest.pdf_outline import Outline
+from app.ingest.pdf_text import UNKNOWN, PageText, cleaned, page_text
+from app.util import formatting
 
-_UNSEEN = 1 << 1 | 1 << 5
-"""Flags of annotations that are not shown."""
-_SECRET = 1 << 13
-"""Flag of form fields: a password."""
-_BUTTONS = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
-_FIELDS = (*_BUTTONS, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
-_NO_COMMENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
-_HYPHEN = "\ufffe"
-"""PDFium's mark of a hyphen at the end of a line, inside a word."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_MAX_BOOKMARKS = 10_000
-_MAX_VALUE = 1 << 20
-"""Maximum bytes of a comment or the value of a field."""
+MAX_LABEL = 40
+"""Maximum number of characters of the label of a page."""
+MAX_FILES = 5
+"""Maximum number of attached files to list."""
+Said = tuple[str, str]
 
 
 class PdfPages:
@@ -44,132 +37,101 @@ class PdfPages:
             raise
         self._file.init_forms()
         self.embedded = self._file.count_attachments()
-        self._fields: set[str] = set()
-        self._headings: dict[int, list[tuple[int, str]]] | None = None
+        self._annotations = pdf_annotations.Annotations(self._file)
+        self._line_ends = LineEnds()
+        self._known = Known()
+        self._outline: Outline | None = None
+        self._said_unknown = False
+        self._has_labels = any(self._label_of(number) for number in (0, len(self) - 1))
 
     def __len__(self) -> int:
         return len(self._file)
 
+    def labels(self) -> list[str]:
+        """The labels of the pages, such as `iv`; empty if they are their numbers."""
+        found = [self._label(number) for number in range(len(self) if self._has_labels else 0)]
+        return found if found != [str(number + 1) for number in range(len(found))] else []
+
     def read(self, number: int) -> Part:
         """The text of page `number` (from 0), followed by its comments and the values of its form
         fields. The titles of bookmarks are marked as headings."""
-        if self._headings is None:
-            self._headings = self._bookmarks()
+        if self._outline is None:
+            self._outline = Outline(self._file, self._lines)
         page = self._file[number]
         try:
-            textpage = page.get_textpage()
-            text = _cleaned(textpage.get_text_range())
-            textpage.close()
+            rotation = raw.FPDFPage_GetRotation(page)
+            annotations = self._annotations.on(page)
+            has_titles = self._outline.has_titles(number, page)
+            found = page_text(page, self._known, annotations.struck, has_titles)
+            text = plain(cleaned(found.text))
+            if has_titles:
+                text = "\n".join(self._outline.lines(number, page, found, text.split("\n")))
+            text = self._line_ends.joined(text)
             has_text = bool(text.strip())
             drawn = raw.FPDFPage_CountObjects(page) + raw.FPDFPage_GetAnnotCount(page)
             blank = not has_text and not drawn
             if self._recogniser is not None and not has_text and not blank:
-                text = _cleaned(recognised_text(page, self._recogniser))
-            lines = [*self._annotations(page)]
+                raw.FPDFPage_SetRotation(page, rotation)
+                text = plain(cleaned(recognised_text(page, self._recogniser))).replace(UNKNOWN, "")
+            lines = annotations.lines
+            said = [*self._unknown(number, found), *_said_of_files(number, annotations.files)]
         finally:
             page.close()
-        text = _with_headings(text, self._headings.get(number, []))
+        if number == 0 and pdf_annotations.is_drawn_form(self._file):
+            lines += self._form(said)
         recognised = not has_text and bool(text.strip())
         if lines and text.strip():
             lines = [text, "", *lines]
         shown = "\n".join(lines) if lines else text
-        return Part(f"[Page {number + 1}]", shown, "", recognised, blank)
+        return Part(self._mark(number), shown, "", recognised, blank, (*said,))
 
-    def _bookmarks(self) -> dict[int, list[tuple[int, str]]]:
-        """Levels and titles of the bookmarks, by page."""
-        found: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for count, bookmark in enumerate(self._file.get_toc()):
-            target = bookmark.get_dest()
-            page = None if target is None else target.get_index()
-            if page is not None and (title := bookmark.get_title().strip()):
-                found[page].append((bookmark.level, title))
-            if count == _MAX_BOOKMARKS:
-                break
-        return found
+    def _lines(self, number: int) -> list[str] | None:
+        """The lines of a page, if there is one, as they are found first."""
+        if number >= len(self._file):
+            return None
+        page = self._file[number]
+        try:
+            return cleaned(page_text(page, self._known).text).split("\n")
+        finally:
+            page.close()
 
-    def _annotations(self, page: pypdfium2.PdfPage) -> Iterator[str]:
-        for index in range(raw.FPDFPage_GetAnnotCount(page)):
-            annotation = raw.FPDFPage_GetAnnot(page, index)
-            if not annotation:
-                continue
-            try:
-                if not raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
-                    yield from self._annotation(annotation)
-            finally:
-                raw.FPDFPage_CloseAnnot(annotation)
+    def _label(self, number: int) -> str:
+        label = self._label_of(number) if self._has_labels else ""
+        is_usable = label.isprintable() and len(label) <= MAX_LABEL and "]" not in label
+        return label if label and is_usable else str(number + 1)
 
-    def _annotation(self, annotation: Any) -> Iterator[str]:
-        kind = raw.FPDFAnnot_GetSubtype(annotation)
-        if kind == raw.FPDF_ANNOT_WIDGET:
-            yield from self._form_field(annotation)
-        elif kind not in _NO_COMMENT and (comment := _entry(annotation, b"Contents")):
-            author = _entry(annotation, b"T")
-            yield f"Comment by {author}: {comment}" if author else f"Comment: {comment}"
+    def _label_of(self, number: int) -> str:
+        return pdf_annotations.string(raw.FPDF_GetPageLabel, self._file, number)
 
-    def _form_field(self, widget: Any) -> Iterator[str]:
-        """Yield a line for the field of a widget. A field with several widgets is written once."""
-        form = self._file.formenv
-        if form is None:
-            return
-        kind = raw.FPDFAnnot_GetFormFieldType(form, widget)
-        text_field = kind == raw.FPDF_FORMFIELD_TEXTFIELD
-        if kind not in _FIELDS and not text_field:
-            return
-        if text_field and raw.FPDFAnnot_GetFormFieldFlags(form, widget) & _SECRET:
-            return
-        value = _string(raw.FPDFAnnot_GetFormFieldValue, form, widget)
-        if kind in _BUTTONS and not value:
-            value = _entry(widget, b"AS")
-        if kind in (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX):
-            value = ", ".join(_selected(form, widget)) or value
-        name = _string(raw.FPDFAnnot_GetFormFieldName, form, widget)
-        title = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, widget)
-        if value and value != "Off" and name not in self._fields:
-            self._fields.add(name)
-            yield f"Form field {title or name}: {value}"
+    def _mark(self, number: int) -> str:
+        label, own = self._label(number), str(number + 1)
+        return f"[Page {own}]" if label == own else f"[Page {label} ({own} of {len(self)})]"
+
+    def _unknown(self, number: int, found: PageText) -> list[Said]:
+        """What is said about letters that are not known, on the first page that has many."""
+        if self._said_unknown or found.is_unreadable or not found.has_unknown:
+            return []
+        self._said_unknown = True
+        detail = f"has letters that are not known (\ufffd), first on page {number + 1}"
+        return [(detail, "run text recognition (OCR) on it first")]
+
+    def _form(self, said: list[Said]) -> list[str]:
+        """The values of a form that its pages do not show, and what is said about it."""
+        try:
+            values = pdf_annotations.form_values(self._file)
+        except ValueError:
+            said.append(("is an XFA form that cannot be read", "print it to a PDF file"))
+            return []
+        detail = "is an XFA form, of which only the values are read"
+        said.append((detail, "to read the rest, print it to a PDF file"))
+        return values
 
 
-def _selected(form: Any, widget: Any) -> Iterator[str]:
-    """Labels of the selected options of a field."""
-    for index in range(max(0, raw.FPDFAnnot_GetOptionCount(form, widget))):
-        if raw.FPDFAnnot_IsOptionSelected(form, widget, index):
-            yield _string(raw.FPDFAnnot_GetOptionLabel, form, widget, index)
-
-
-def _entry(annotation: Any, key: bytes) -> str:
-    return _string(raw.FPDFAnnot_GetStringValue, annotation, key)
-
-
-def _string(get: Callable[..., int], *arguments: object) -> str:
-    """A string from one of PDFium's functions, which write UTF-16 and return its bytes."""
-    size = min(get(*arguments, None, 0), _MAX_VALUE)
-    buffer = ctypes.create_string_buffer(size + 2)
-    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
-    return _cleaned(buffer.raw[:size].decode("utf-16-le", "replace").rstrip("\0")).strip()
-
-
-def _cleaned(text: str) -> str:
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace(_HYPHEN, "")
-    lines = (line.rstrip() for line in _CONTROL.sub("", text).split("\n"))
-    return "\n".join(lines)
-
-
-def _with_headings(text: str, headings: list[tuple[int, str]]) -> str:
-    """Mark the lines that repeat the title of a bookmark, without regard to its number."""
-    if not headings:
-        return text
-    lines = text.split("\n")
-    begin = 0
-    for level, title in headings:
-        wanted = _bare(title)
-        for index in range(begin, len(lines)):
-            line = _bare(lines[index])
-            if wanted and line.endswith(wanted) and len(line) <= len(wanted) + 12:
-                lines[index] = "#" * min(level + 1, 6) + " " + lines[index].strip()
-                begin = index + 1
-                break
-    return "\n".join(lines)
-
-
-def _bare(text: str) -> str:
-    return "".join(character for character in text.lower() if character.isalnum())
+def _said_of_files(number: int, names: list[str]) -> list[Said]:
+    """What is said about files that are attached to a page."""
+    if not names:
+        return []
+    listed = ", ".join(names[:MAX_FILES]) + (", …" if len(names) > MAX_FILES else "")
+    count = formatting.plural(len(names), "attachment")
+    detail = f"has {count} on page {number + 1} that cannot be read ({listed})"
+    return [(detail, "save them, and add them by name")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -24,12 +25,14 @@ def run_bounded(
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     progressed: Callable[[], bool] = lambda: False,
+    total_seconds: float = float("inf"),
     memory: int | None = None,
 ) -> tuple[int | None, bytes]:
     """Run a program. Returns exit status and output. The status is None if it ran longer than
     `seconds`, wrote more than `max_bytes`, took more than `memory` bytes, or could not be started.
-    `progressed` is called while it runs; if it returns True, `seconds` start again. The process
-    never outlives this call. Raises what `budget.check` raises."""
+    `progressed` is called while it runs; if it returns True, `seconds` start again, but all
+    together are at most `total_seconds`. The process never outlives this call. Raises what
+    `budget.check` raises."""
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -45,11 +48,12 @@ def run_bounded(
             return None, b""
         stopped = False
         try:
-            left = budget.time_left(seconds)
+            left, end = seconds, time.monotonic() + total_seconds
             while process.poll() is None:
                 if progressed():
-                    left = budget.time_left(seconds)
+                    left = seconds
                 budget.check()
+                left = min(left, end - time.monotonic())
                 too_long = left <= 0 or os.fstat(output.fileno()).st_size > max_bytes
                 if too_long or (memory is not None and _memory(process.pid) > memory):
                     stopped = True

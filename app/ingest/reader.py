@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from app.ingest import rtf
-from app.ingest.documents import begins_as_pdf, document_text, is_document, page_count
+from app.ingest.convert import converted
+from app.ingest.documents import converted_apart, document_text, page_count, too_much_text
 from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
-from app.ingest.filenames import is_private_key, is_unicode, printable, reading_order
+from app.ingest.filenames import (
+    is_keynote,
+    is_private_key,
+    is_prose,
+    is_unicode,
+    printable,
+    reading_order,
+)
+from app.ingest.generated import is_generated
+from app.ingest.kinds import (
+    Kind,
+    apple_bundle,
+    begins_as_pdf,
+    is_document,
+    kind_of,
+    refusal_of_head,
+)
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.mail import Mail, read_mail
-from app.ingest.notebook import notebook_text
+from app.ingest.markdown import INVISIBLE
+from app.ingest.names import distinct_names
 from app.ingest.records import (
     REASON_TEXTS,
     FileRead,
@@ -34,18 +50,16 @@ from app.ingest.records import (
     limit_reached,
     skipped,
 )
-from app.ingest.safe_open import HEAD, modification_time, read_file, too_large
-from app.ingest.text import Decoded, decode, is_binary, whole_characters
+from app.ingest.safe_open import modification_time, read_file, too_large
+from app.ingest.text import Decoded, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
-from app.ingest.web_page import is_page, page_text
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
 
 STDIN = "-"
-_MAILS = frozenset({".eml", ".emlx", ".mbox", ".mht", ".mhtml"})
-_PAGES = frozenset({".html", ".htm", ".xhtml"})
-_MAX_NAMES = 5
-"""Maximum number of a mail's attachments to list by name."""
+_APART = 1 << 18
+"""Files with more bytes are converted in a process with limits, which takes .05 s more."""
+_INVISIBLE = re.compile(f"[{''.join(map(chr, INVISIBLE))}]")
 _INDENT = "  "
 
 
@@ -59,7 +73,8 @@ def read(
     """Read files, folders and standard input (`-`).
 
     A document is named after its file or, inside a folder, by its path, which begins with the
-    folder's name. A path may name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
+    folder's name. Files of the same name are named with folders. A path may
+    name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
     `paths` are read even if they are links, private or ignored. Inside a folder, links are not
     followed, and unreadable, ignored and private files are skipped and listed.
 
@@ -73,12 +88,15 @@ def read(
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
     budget = ReadBudget(limits.seconds, progress, cancelled)
     bytes_left = limits.total_bytes
+    inputs = [_Input.of(path) for path in paths]
+    folders = [each.place for each in inputs if each.is_folder]
+    names = distinct_names((each.place for each in inputs if each.path != STDIN), folders)
     results: list[ReadResult] = []
-    for path in paths:
-        if standard_input is not None and path == STDIN:
+    for each in inputs:
+        if standard_input is not None and each.path == STDIN:
             result = standard_input
         else:
-            result = _read_path(path, bytes_left, limits, budget)
+            result = _read_path(each, names[each.place], bytes_left, limits, budget)
         bytes_left -= result.size
         if bytes_left < 0:
             raise IngestError(
@@ -89,21 +107,39 @@ def read(
     return ReadResults(tuple(results))
 
 
-def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
-    path, part = split_path(path)
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A path to read, and the part of it that is wanted."""
+
+    path: str
+    part: str
+    place: str
+    """The absolute path; of a folder, where its links lead to."""
+    is_folder: bool
+
+    @classmethod
+    def of(cls, path: str) -> _Input:
+        path, part = split_path(path)
+        is_folder = os.path.isdir(path)
+        return cls(
+            path, part, (os.path.realpath if is_folder else os.path.abspath)(path), is_folder
+        )
+
+
+def _read_path(
+    wanted: _Input, name: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget
+) -> ReadResult:
+    path, part = wanted.path, wanted.part
     with _errors_about(repr(path)):
         mode = file_mode(path)
         if stat.S_ISDIR(mode):
-            return _read_folder(path, bytes_left, limits, budget)
+            return _read_folder(path, name, bytes_left, limits, budget)
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        content = _read_file(
-            path, None, limits, budget, limits.total_bytes, include_private=True, part=part
-        )
+        content = _read_file(path, None, limits, budget, part=part)
         budget.add_file(content.size)
-        origin = content.origin(os.path.abspath(path))
-        return content.alone(printable(Path(path).name), part, origin)
+        return content.alone(name, part, content.origin(wanted.place))
 
 
 def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
@@ -145,15 +181,23 @@ def _read_stdin(stdin: BinaryIO | None, limits: ReadLimits) -> ReadResult:
         return _read_content("", data, limits).alone("standard input")
 
 
-def read_content(name: str, data: bytes) -> Document:
-    """Read the content of a file; the end of its name tells its kind. Raises IngestError."""
-    name = printable(name)
+def read_content(
+    name: str,
+    data: bytes,
+    limits: ReadLimits | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Document:
+    """Read the content of a file. Raises IngestError and ReadCancelled."""
+    name, limits = printable(name), limits or ReadLimits()
     with _errors_about(repr(name)):
-        return Document(name, _read_content(name, data, ReadLimits()).decoded.text)
+        return Document(name, _read_content(name, data, limits, cancelled).decoded.text)
 
 
-def _read_content(name: str, data: bytes, limits: ReadLimits) -> _Content:
-    return _Content(_text_of(name, data, limits, ReadBudget(limits.seconds)), len(data))
+def _read_content(
+    name: str, data: bytes, limits: ReadLimits, cancelled: Callable[[], bool] | None = None
+) -> _Content:
+    budget = ReadBudget(limits.seconds, cancelled=cancelled)
+    return _Content(_text_of(name, data, limits, budget), len(data))
 
 
 @contextmanager
@@ -208,24 +252,30 @@ def _read_file(
     parent: int | None,
     limits: ReadLimits,
     budget: ReadBudget,
-    max_bytes: int,
-    include_private: bool,
     part: str = "",
+    is_written: bool | None = None,
 ) -> _Content:
-    """Read a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
-
-    `include_private`: also read private keys. `part`: only this part will be used. Raises
-    Rejected, LimitReached and ReadCancelled.
-    """
+    """Read a file: `name` in the open folder `parent`, or a path, which is read even if it has a
+    private key or is generated. `part`: only this part will be used. `is_written`: by hand, not
+    generated. Raises Rejected, LimitReached and ReadCancelled."""
+    alone = parent is None
 
     def size_limit(head: bytes) -> int:
-        if is_document(name, head):
+        if not alone and not limits.include_private:
+            if is_private_key(head):
+                raise Rejected(SkipReason.PRIVATE, "is a private key")
+            if is_keynote(name) and not is_document(name, head):
+                raise Rejected(SkipReason.PRIVATE)
+        if (rejected := refusal_of_head(head)) is not None:
+            raise rejected
+        if is_document(name, head, alone):
             return limits.document_bytes
         if is_binary(head):
             raise Rejected(SkipReason.BINARY)
-        if not include_private and is_private_key(head):
-            raise Rejected(SkipReason.PRIVATE, "is a private key")
-        return max_bytes
+        is_checked = not alone and not limits.include_ignored and not is_written
+        if is_checked and is_generated(name, head):
+            raise Rejected(SkipReason.GENERATED)
+        return limits.total_bytes if alone else limits.file_bytes
 
     modified = modification_time(name, parent)  # first: a change meanwhile must be noticed
     data = read_file(name, parent, size_limit, budget)
@@ -238,47 +288,30 @@ def _text_of(
 ) -> Decoded:
     """The text of a file: for documents, web pages, notebooks, mail and Rich Text what a program
     would show, for other files their content. Raises as `_read_file` does."""
-    decoded = _decoded(name, data, limits, budget, part)
-    if not decoded.text.strip():
+    kind = kind_of(name, data)
+    if kind.has_parts:
+        decoded = document_text(name, data, limits, budget, part, kind)
+    elif kind is Kind.TEXT or len(data) <= _APART:
+        decoded = converted(kind, data, budget.check)
+    else:
+        decoded = converted_apart(kind, data, limits, budget)
+    if len(decoded.text) > limits.total_bytes:
+        raise too_much_text(limits)
+    text = whole_characters(decoded.text)
+    is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
+    if not is_source and not text.isascii():
+        text = _INVISIBLE.sub("", text)
+    if not text.strip():
         raise Rejected(SkipReason.EMPTY)
-    return replace(decoded, text=whole_characters(decoded.text))
-
-
-def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget, part: str) -> Decoded:
-    suffix = os.path.splitext(name)[1].lower()
-    if is_document(name, data[:HEAD]):
-        return document_text(name, data, limits, budget, part)
-    content = data.removeprefix(codecs.BOM_UTF8)
-    if (rich_text := content.lstrip()).startswith(rtf.MARK):
-        return Decoded(rtf.rtf_text(rich_text, budget.check), "rtf")
-    if suffix in _MAILS and (mail := read_mail(content, budget.check)) is not None:
-        return _decoded_mail(mail)
-    decoded = decode(data)
-    if suffix in _PAGES or (not suffix and is_page(decoded.text)):
-        return replace(decoded, text=page_text(decoded.text, budget.check))
-    if suffix == ".ipynb" and (text := notebook_text(decoded.text)) is not None:
-        return replace(decoded, text=text)
-    return decoded
-
-
-def _decoded_mail(mail: Mail) -> Decoded:
-    missing: tuple[Rejected, ...] = ()
-    if mail.unread:
-        number = formatting.plural(len(mail.unread), "attachment")
-        names = ", ".join(printable(each) for each in mail.unread[:_MAX_NAMES])
-        more = ", …" if len(mail.unread) > _MAX_NAMES else ""
-        detail = f"has {number} that cannot be read ({names}{more})"
-        missing = (Rejected(SkipReason.ATTACHED, detail),)
-    lossy = any(each.lossy for each in mail.doubts)
-    guess = next((each.encoding for each in mail.doubts if each.guessed), None)
-    encoding = guess or next((each.encoding for each in mail.doubts), "mail")
-    return Decoded(mail.text, encoding, lossy, guess is not None, missing)
+    return replace(decoded, text=text)
 
 
 # -------------------------------------------------------------------------------------- a folder
 
 
-def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
+def _read_folder(
+    path: str, name: str, max_bytes: int, limits: ReadLimits, budget: ReadBudget
+) -> ReadResult:
     """Read the files below a folder, at most `max_bytes` in total. What cannot be read is skipped
     and listed.
 
@@ -286,7 +319,11 @@ def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudg
     are in the order of the tree. Raises ReadCancelled, and IngestError if there is nothing to
     read.
     """
-    reader = _FolderReader(Path(path).resolve(), max_bytes, limits, budget)
+    top = Path(path).resolve()
+    with suppress(OSError):
+        if (rejected := apple_bundle(top.name, os.listdir(top))) is not None:
+            raise rejected
+    reader = _FolderReader(top, name, max_bytes, limits, budget)
     reader.run()
     if not reader.texts:
         raise _no_files(path, reader)
@@ -300,8 +337,10 @@ def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudg
 
 
 class _FolderReader:
-    def __init__(self, top: Path, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> None:
-        self.name = printable(top.name or "root")
+    def __init__(
+        self, top: Path, name: str, max_bytes: int, limits: ReadLimits, budget: ReadBudget
+    ) -> None:
+        self.name = name
         self.top = top
         self.started = time.time_ns()
         self.texts: list[Document] = []
@@ -328,12 +367,7 @@ class _FolderReader:
         if len(self.files) == limits.files:
             raise limit_reached(f"{limits.files:,} files")
         content = _read_file(
-            found.name,
-            found.folder,
-            limits,
-            self._budget,
-            limits.file_bytes,
-            limits.include_private,
+            found.name, found.folder, limits, self._budget, is_written=found.is_written
         )
         if content.size > self._bytes_left:
             raise limit_reached(formatting.size(limits.total_bytes))

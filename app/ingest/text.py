@@ -53,12 +53,12 @@ class Decoded:
 
 def is_binary(head: bytes) -> bool:
     """Whether a file that begins with `head` is certainly not text."""
-    return b"\0" in head and _wide_encoding(head) is None
+    return b"\0" in head and wide_encoding(head) is None
 
 
 def decode(data: bytes) -> Decoded:
     """Decode a file. Raises Rejected if it is empty, binary or in an unknown encoding."""
-    wide = _wide_encoding(data[:HEAD])
+    wide = wide_encoding(data[:HEAD])
     if wide is not None and not wide.startswith("utf-8"):
         decoded = _decode_wide(data, wide)
     else:
@@ -68,7 +68,7 @@ def decode(data: bytes) -> Decoded:
     return decoded
 
 
-def _wide_encoding(head: bytes) -> str | None:
+def wide_encoding(head: bytes) -> str | None:
     """The encoding of the byte order mark; or UTF-16 without a mark, which is recognised because
     every other byte is NUL in mostly Latin text."""
     for mark, encoding in _MARKS:

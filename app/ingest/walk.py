@@ -7,12 +7,19 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.ingest.filenames import is_private, is_private_folder, printable, reading_order
+from app.ingest.filenames import (
+    is_keynote,
+    is_private,
+    is_private_folder,
+    printable,
+    reading_order,
+)
 from app.ingest.git import GitList, git_files, repository
-from app.ingest.ignore import IgnoreFiles, IgnoreRules
+from app.ingest.ignore import ATTRIBUTES, IgnoreRules, RuleFiles
+from app.ingest.kinds import apple_bundle
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.records import (
     REASON_TEXTS,
@@ -33,11 +40,13 @@ _DATALESS = 0x40000000
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A regular file that may be read: its name in `folder` (a descriptor that stays open until the
-    walk continues), and its path from the top."""
+    walk continues), and its path from the top. `is_written`: a rule says that it is not
+    generated."""
 
     folder: int
     name: str
     path: str
+    is_written: bool = False
 
 
 _Files = Generator[FoundFile, None, None]
@@ -67,15 +76,24 @@ class Walk:
         ReadCancelled."""
         descriptor = open_folder(str(self._top))
         self._device = os.fstat(descriptor).st_dev
-        yield from self._folder(descriptor, "", 0, IgnoreRules())
+        attributes = RuleFiles(self._budget, self._skip, ATTRIBUTES)
+        if (repository_top := repository(self._top)) is not None:
+            attributes = attributes.with_parents(repository_top, self._top)
+        yield from self._folder(descriptor, "", 0, IgnoreRules(), attributes)
 
-    def _folder(self, descriptor: int, path: str, depth: int, rules: IgnoreRules) -> _Files:
+    def _folder(
+        self, descriptor: int, path: str, depth: int, rules: IgnoreRules, attributes: RuleFiles
+    ) -> _Files:
         """Walk through a folder, and close its descriptor. `path` ends with '/', or is empty."""
         try:
             names, limit = self._names(descriptor)
+            if depth and (rejected := apple_bundle(path[:-1], names)) is not None:
+                raise rejected
             if not path or ".git" in names:
                 rules = self._rules(path)
             rules = rules.in_folder(descriptor, path)
+            if ATTRIBUTES in names:
+                attributes = attributes.in_folder(descriptor, path)
             for name in names:
                 if name in VERSION_CONTROL:
                     continue
@@ -83,9 +101,10 @@ class Walk:
                 try:
                     found = self._entry(descriptor, name, path, depth, rules)
                     if isinstance(found, FoundFile):
-                        yield found
+                        yield self._checked(found, attributes)
                     elif found is not None:
-                        yield from self._folder(found, f"{path}{name}/", depth + 1, rules)
+                        inner = f"{path}{name}/"
+                        yield from self._folder(found, inner, depth + 1, rules, attributes)
                 except Rejected as rejected:
                     self._skip(path + name, rejected)
             if limit is not None:
@@ -121,7 +140,8 @@ class Walk:
             return self._subfolder(folder, name, path, depth, rules)
         if not stat.S_ISREG(info.st_mode):
             raise Rejected(SkipReason.SPECIAL, "is not a regular file", "save its text in a file")
-        if not self._limits.include_private and is_private(name):
+        is_secret = is_private(name) and not is_keynote(name)  # its content tells
+        if is_secret and not self._limits.include_private:
             raise Rejected(SkipReason.PRIVATE)
         if rules.ignores(path + name, False):
             raise Rejected(SkipReason.IGNORED)
@@ -130,6 +150,15 @@ class Walk:
         if getattr(info, "st_flags", 0) & _DATALESS:
             raise Rejected(SkipReason.UNREADABLE, "is in iCloud only", "download it first")
         return FoundFile(folder, name, path + name)
+
+    def _checked(self, found: FoundFile, attributes: RuleFiles) -> FoundFile:
+        """Raises Rejected for a file that is marked as generated."""
+        if self._limits.include_ignored:
+            return found
+        is_generated = attributes.decide(found.path, False)
+        if is_generated:
+            raise Rejected(SkipReason.GENERATED)
+        return replace(found, is_written=is_generated is not None)
 
     def _subfolder(
         self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
@@ -158,7 +187,7 @@ class Walk:
         if self._limits.include_ignored:
             return IgnoreRules()
         folder = self._top / path
-        files = IgnoreFiles(self._budget, self._skip)
+        files = RuleFiles(self._budget, self._skip)
         top = repository(folder)
         if top is None:
             return files
@@ -219,7 +248,7 @@ def list_folder(
 
 def _rules(descriptor: int, path: str, budget: ReadBudget) -> IgnoreRules:
     folder = Path(path).resolve()
-    top, rules = repository(folder), IgnoreFiles(budget, lambda path, rejected: None)
+    top, rules = repository(folder), RuleFiles(budget, lambda path, rejected: None)
     try:
         return (rules if top is None else rules.with_parents(top, folder)).in_folder(descriptor, "")
     except LimitReached:

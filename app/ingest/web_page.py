@@ -1,45 +1,83 @@
 """Extracts the text that a browser shows of a web page, without scripts and styles, as Markdown.
 
-Reads the page once from start to end and never searches backwards, so that even a hostile page
-takes linear time.
+Also of mails in HTML, and of the sections of e-books. Elements are opened and ended as browsers do
+it, because most pages leave out some end tags. The time is linear in the size of the page.
 """
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import ClassVar
+
+from app.ingest import markdown
+from app.ingest.html_elements import (
+    HEADINGS,
+    LINES,
+    LISTS,
+    PARAGRAPHS,
+    SPECIAL,
+    Element,
+    OpenElements,
+    names,
+)
+from app.ingest.html_source import attributes_of, is_empty, parts, style_of
+from app.ingest.list_numbers import formatted
+from app.ingest.markdown import INVISIBLE
+from app.ingest.page_parts import (
+    Cell,
+    Choice,
+    Flow,
+    Formula,
+    Item,
+    OpenList,
+    Table,
+    blocks,
+    in_cell,
+    integer,
+    span,
+)
 
 _PAGE = re.compile(
     r"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+)?html\b", re.I
 )
-_NAME = re.compile(r"</?([a-zA-Z][^\s/>]{0,50})")
-_TO_QUOTE = re.compile("[^\"'>]*")
-_ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
-_HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
-_LINE_END = re.compile(r"\r\n?|\n")
-_BLANK_LINES = re.compile(r"\n{3,}")
-
-# Elements whose content is not text of the page and has no tags.
-_RAW = {
-    name: re.compile(f"</{name}", re.IGNORECASE)
-    for name in ("script", "style", "iframe", "noembed", "noframes")
-}
-_HIDDEN = frozenset({"template", "noscript", "svg", "object", "audio", "video", "canvas"})
-_PARAGRAPHS = "p h1 h2 h3 h4 h5 h6 ul ol dl table pre blockquote section article figure form hr"
-_LINES = (
-    "address aside body caption center dd details div dt fieldset figcaption footer head header"
-    " html label legend li main menu nav option optgroup summary tbody tfoot thead title tr"
-)
-# Elements that are often hidden, and that need an end tag.
-_ENDING = frozenset(["div", "span", "section", "article", "aside", "nav", "header", "footer"])
+_LINE_END = re.compile(r"\r\n?")
+_HIDING = re.compile("hidden|none|collapse|popover", re.IGNORECASE)
+_COLOURED = re.compile("color|background", re.IGNORECASE)
+_STYLE_SHEET = re.compile(r"<style|stylesheet", re.IGNORECASE)
+_PERMALINK = re.compile(r"[¶§#🔗↵⏎↑^]|↩[\ufe0e\ufe0f]?\d{0,3}")
+"""The text of a link that only leads to the place at which it stands, or back to its note."""
+_NOTE_MARK = re.compile(r"[(\[]?([^\W_]{1,4}|[*†‡§¶#]{1,4})[)\]]?")
+_BETWEEN_NOTES = re.compile(r"[\s,;]*")
+_LIST_FORMATS = {
+    "1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman",
+    "decimal": "decimal", "decimal-leading-zero": "decimalZero", "lower-alpha": "lowerLetter",
+    "lower-latin": "lowerLetter", "upper-alpha": "upperLetter", "upper-latin": "upperLetter",
+    "lower-roman": "lowerRoman", "upper-roman": "upperRoman", "none": "none", "disc": "bullet",
+    "circle": "bullet", "square": "bullet",
+}  # fmt: skip
+_MAX_TABLES = 30
+"""Tables that are nested deeper are read as lines."""
 _MAX_CELL = 1_000
 """Maximum characters of a cell of a table; longer ones are columns of a page."""
-_MAX_SPAN = 100
-_BREAKS = dict.fromkeys(_LINES.split(), 1) | dict.fromkeys(_PARAGRAPHS.split(), 2)
-"""Elements that end a line, and the number of line ends that they add."""
+_MAX_ADDRESS = 100
+"""Longer addresses of links are cut."""
+_WHITE = names("white #fff #ffffff rgb(255,255,255)")
+_NO_GROUND = names("none transparent inherit initial unset")
+_NOTE_LINKS = names("noteref doc-noteref footnote-ref footnote-reference")
+_NOTES = names("footnote endnote rearnote note doc-footnote doc-endnote")
+_UNREAD = names("template noscript object audio video canvas datalist rp")
+_Close = Callable[[], None]
+
+
+class _Kind(Enum):
+    """The kind of a source, and the elements that are not part of its text."""
+
+    PAGE = names("svg")
+    MAIL = names("svg head title")
+    BOOK = names("head title desc metadata epub:default")
 
 
 def is_page(text: str) -> bool:
@@ -53,317 +91,496 @@ def page_text(source: str, check: Callable[[], None] = lambda: None) -> str:
     regularly, and may raise."""
     if "<?php" in source or "<%" in source:
         return source
-    reader = _shown(source, check)
-    text = reader.whole()
-    return source if reader.is_template or not text else text
+    reader = _shown(source, _Kind.PAGE, check)
+    return source if reader.is_template or not reader.whole else reader.whole
+
+
+def mail_text(source: str, check: Callable[[], None] = lambda: None) -> str:
+    """The text of a mail in HTML, with the addresses of its links; empty if it has none."""
+    return _shown(source, _Kind.MAIL, check).whole
 
 
 def markup_text(source: str) -> str:
-    """The text of a part of a document that is written in HTML; empty if it has none."""
-    return _shown(source, lambda: None).whole()
+    """The text of a part of a document that is written in HTML, such as a section of a book; empty
+    if it has none."""
+    return _shown(source, _Kind.BOOK, lambda: None).whole
 
 
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first row is the header. All rows have as many cells as the longest."""
-    columns = max(map(len, rows), default=0)
-    lines = []
-    for row in rows:
-        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
-        lines.append(f"| {' | '.join([*cells, *[''] * (columns - len(cells))])} |")
-    if lines:
-        lines.insert(1, "|" + " --- |" * columns)
-    return "\n".join(lines)
+def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
+    def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
+        reader = _Reader(kind, hides, _STYLE_SHEET.search(source) is not None, items)
+        for tag, content in parts(source):
+            check()
+            if tag:
+                reader.tag(tag, content)
+            else:
+                reader.text(content)
+        reader.end()
+        return reader
 
-
-def _shown(source: str, check: Callable[[], None]) -> _PageReader:
-    reader = _read(source, check, _HIDDEN)
-    if reader.is_hidden:  # an unclosed element would hide the rest of the page
-        reader = _read(source, check, frozenset())
+    reader = read()
+    if reader.is_cut:  # an unclosed element would hide the rest of the page
+        reader = read(hides=False)
+    if reader.reversed:
+        reader = read(reader.hides, [each.items for each in reader.reversed])
     return reader
 
 
-def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _PageReader:
-    reader = _PageReader(hidden)
-    for tag, content in _parts(source):
-        check()
-        if tag:
-            reader.tag(tag, content)
-        else:
-            reader.text(_unescaped(content))
-    return reader
+class _Reader:
+    """Reads the tags and texts of a page."""
 
-
-def _parts(source: str) -> Iterator[tuple[str, str]]:
-    """Yield tags in lower case, such as `p` and `/p`, with their attributes, and texts with an
-    empty tag."""
-    at, unclosed = 0, set[str]()
-    while (start := source.find("<", at)) >= 0:
-        if start > at:
-            yield "", source[at:start]
-        name = _NAME.match(source, start)
-        if source.startswith("<!--", start):
-            at = source.find("-->", start + 2) + 3  # `<!-->` is a complete comment
-            if at < 3:
-                return
-        elif name is not None:
-            end = _tag_end(source, name.end(), unclosed)
-            if end < 0:
-                return
-            tag = name[1].lower()
-            yield ("/" if source[start + 1] == "/" else "") + tag, source[name.end() : end]
-            at = end + 1
-            if tag in _RAW and source[start + 1] != "/" and source[end - 1] != "/":
-                closing = _RAW[tag].search(source, at)
-                if closing is None:
-                    return
-                at = closing.start()
-        elif source[start + 1 : start + 2] in ("!", "?", "/"):
-            at = source.find(">", start) + 1
-            if at < 1:
-                return
-        else:
-            yield "", "<"
-            at = start + 1
-    yield "", source[at:]
-
-
-def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
-    """Index of the `>` that ends a tag, outside of quotes; -1 if there is none. `unclosed` are
-    quotes that do not occur later."""
-    first = at
-    while True:
-        stop = _TO_QUOTE.match(source, at)
-        at = stop.end() if stop is not None else at
-        character = source[at : at + 1]
-        if character in (">", ""):
-            return at if character else source.find(">", first)
-        if not _begins_value(source, at):
-            at += 1
-        elif character in unclosed or (closing := source.find(character, at + 1)) < 0:
-            unclosed.add(character)
-            at += 1
-        else:
-            at = closing + 1
-
-
-def _begins_value(source: str, at: int) -> bool:
-    """Whether a quote begins a value. Other quotes, as in `width="9"">` and `title=Bob's`, do
-    not."""
-    while source[at - 1].isspace():
-        at -= 1
-    return source[at - 1] == "="
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A cell of a table: the number of pieces of text before its content, and its spans."""
-
-    begin: int
-    columns: int
-    rows: int
-
-
-@dataclass
-class _Table:
-    """An open table."""
-
-    rows: list[list[_Cell]] = field(default_factory=list)
-    nested: bool = False
-    """Whether it contains another table."""
-
-    def grid(self, texts: Iterator[str]) -> list[list[str]]:
-        """Rows of equal columns with the texts of the cells, without empty rows."""
-        grid, below = (
-            [],
-            dict[int, int](),
-        )  # columns that a cell above covers, and for how many rows
-        for row in self.rows:
-            line: list[str] = []
-            covered, below = below, {column: n - 1 for column, n in below.items() if n > 1}
-            for cell in row:
-                while len(line) in covered:
-                    line.append("")
-                if cell.rows > 1:
-                    below |= {len(line) + n: cell.rows - 1 for n in range(cell.columns)}
-                line += [next(texts), *[""] * (cell.columns - 1)]
-            if any(line):
-                grid.append(line)
-        return grid
-
-
-@dataclass
-class _PageReader:
-    """Assembles the text of a page."""
-
-    hidden: frozenset[str]
-    """Elements that are not shown. If there are any, elements with the attribute `hidden` are not
-    shown either."""
-    is_template: bool = False
-    """Whether the text has placeholders."""
-    _pieces: list[str] = field(default_factory=list)
-    _breaks: int = 0
-    """Line ends to write before the next text."""
-    _begun: bool = False
-    """Whether the mark of an item, heading or cell was written last."""
-    _hidden: list[str] = field(default_factory=list)
-    """Open elements that are not shown: the outermost one, and those of the same name inside it."""
-    _preformatted: int = 0
-    _code: int = 0
-    _lists: list[int] = field(default_factory=list)
-    """Number of the next item of each open list; 0 if the list is not numbered."""
-    _tables: list[_Table] = field(default_factory=list)
-    """Open tables."""
+    def __init__(self, kind: _Kind, hides: bool, has_sheet: bool, items: Sequence[int]) -> None:
+        """`hides`: leave out hidden elements. `has_sheet`: a style sheet may change colours.
+        `items` are the numbers of items of reversed lists."""
+        self.hides = hides
+        self.is_template = False
+        """Whether the text has placeholders."""
+        self.is_cut = False
+        """Whether an element without an end hid the rest."""
+        self.reversed: list[OpenList] = []
+        self.whole = ""
+        self._kind, self._unread, self._items = kind, kind.value | _UNREAD, items
+        self._has_sheet = has_sheet
+        self._elements = OpenElements()
+        self._has_ground = False
+        """Whether an element before has another background than white."""
+        self._flow = Flow()
+        self._tables: list[Table | None] = []
+        """None: nested too deeply."""
+        self._marks: dict[str, str] = {}
+        """Marks of notes, by the ids of the notes."""
+        self._raised = 0
+        self._is_reading = 0
+        self._choice: Choice | None = None
+        self._formula: Formula | None = None
+        self._y = ""
+        """The height of a line in a drawing."""
 
     def text(self, text: str) -> None:
-        if self._hidden:
+        if self._elements.hidden:
             return
-        if not self._preformatted:
+        flow = self._flow
+        if self._formula is not None:
+            self._formula.add(text)
+        elif self._choice is not None:
+            self._choice.add(text)
+        elif flow.is_code:
+            text = _LINE_END.sub("\n", text)
+            flow.add(text if flow.pieces else text.removeprefix("\n"), self._text_kind(text))
+        else:
             text = _SPACE.sub(" ", text)
-            if self._breaks or not self._pieces or self._pieces[-1].endswith((" ", "\n")):
-                text = text.removeprefix(" ")
-            if not self._code and ("{{" in text or "{%" in text):
+            if ("{{" in text or "{%" in text) and "code" not in self._elements:
                 self.is_template = True
-        if text:
-            self._put(text)
-            self._begun = False
+            flow.add(text, self._text_kind(text))
+
+    def _text_kind(self, text: str) -> str:
+        if self._is_reading:
+            return "reading"
+        return "raised" if self._raised and not _BETWEEN_NOTES.fullmatch(text) else ""
 
     def tag(self, tag: str, attributes: str) -> None:
-        name, closing = tag.removeprefix("/"), tag.startswith("/")
-        if self._hidden:
-            if name == self._hidden[0]:
-                self._hidden.pop() if closing else self._hidden.append(name)
-            return
-        if not closing and not attributes.endswith("/") and self._hides(name, attributes):
-            self._hidden.append(name)
-            return
-        if name == "br":
-            self._breaks = min(2, self._breaks + 1)
+        name, is_end = tag.removeprefix("/"), tag.startswith("/")
+        if self._formula is not None:
+            if not is_end and name not in SPECIAL:
+                self._formula.start(name, attributes)
+                return
+            if is_end and name != "math":
+                self._formula.end(name)
+                return
+            self._elements.end("math")
+        if not is_end:
+            self._start(name, attributes)
+        elif name == "br":
+            self._start(name, "")
+        elif name == "p" and name not in self._elements and not self._elements.hidden:
+            self._flow.end_paragraph()
         else:
-            self._break(_BREAKS.get(name, 0))
-        self._closed(name) if closing else self._opened(name, attributes)
+            self._elements.end(name)
 
-    def _hides(self, name: str, attributes: str) -> bool:
-        if name in self.hidden:
-            return True
-        if not self.hidden or name not in _ENDING:
+    def end(self) -> None:
+        """End the page."""
+        self.is_cut = self._elements.end_all()
+        text = self._flow.text()
+        self.whole = f"{text}\n" if text.strip() else ""
+
+    # ---------------------------------------------------------------------------- elements
+
+    def _start(self, name: str, attributes: str) -> None:
+        elements, close = self._elements, None
+        elements.end_before(name)
+        is_gone, is_unseen = self._visibility(name, attributes)
+        is_unseen |= self._is_white(attributes)
+        is_void = is_empty(name, attributes)
+        if not elements.hidden and not is_gone and not (is_unseen and is_void):
+            close = self._opened(name, attributes)
+        if not is_void and name not in ("html", "body"):
+            elements.add(Element(name, close, is_gone or is_unseen))
+        elif is_void and close is not None:
+            close()
+
+    def _visibility(self, name: str, attributes: str) -> tuple[bool, bool]:
+        """Whether an element is not part of the page, and whether it is there but not seen."""
+        if not self.hides or name in ("html", "body"):
+            return False, False  # a script shows them
+        if name in self._unread:
+            return True, False
+        if name != "dialog" and not _HIDING.search(attributes):
+            return False, False
+        found = attributes_of(attributes)
+        style = style_of(found)
+        is_gone = "hidden" in found or "popover" in found or style.get("display") == "none"
+        if name == "dialog":
+            is_gone = is_gone or "open" not in found
+        if name == "option" or (self._kind is _Kind.BOOK and self._is_note(name, found)):
+            return False, False
+        return is_gone, style.get("visibility") in ("hidden", "collapse")
+
+    @staticmethod
+    def _is_note(name: str, attributes: Mapping[str, str]) -> bool:
+        """Whether an element is shown when its mark is chosen."""
+        kinds = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
+        return name == "aside" or not _NOTES.isdisjoint(kinds.split())
+
+    def _is_white(self, attributes: str) -> bool:
+        """Whether a text is white on white. A page with style sheets, which may change colours, is
+        read as if it were not."""
+        if self._has_sheet or not self.hides or not _COLOURED.search(attributes):
             return False
-        found = _attributes(attributes) if "hidden" in attributes or "none" in attributes else {}
-        return "hidden" in found or "display:none" in found.get("style", "").replace(" ", "")
+        found = attributes_of(attributes)
+        style = style_of(found)
+        grounds = [style.get("background-color"), style.get("background")]
+        grounds += [found.get("bgcolor"), found.get("background")]
+        self._has_ground |= any(
+            each and each.lower().replace(" ", "") not in _WHITE | _NO_GROUND for each in grounds
+        )
+        colour = style.get("color") or found.get("color", "")
+        return colour.lower().replace(" ", "") in _WHITE and not self._has_ground
 
-    @property
-    def is_hidden(self) -> bool:
-        """Whether a hidden element is open."""
-        return bool(self._hidden)
+    def _opened(self, name: str, attributes: str) -> _Close | None:
+        """Read a start tag. Returns what to do at the end of its element."""
+        flow = self._flow
+        if self._choice is not None and name not in ("option", "select"):
+            return None
+        if flow.is_code and name in SPECIAL:
+            if name in ("td", "th"):
+                flow.add("\t" if flow.pieces and not flow.pieces[-1][0].endswith("\n") else "")
+                return None
+            flow.end_line()
+            return flow.end_line
+        end = flow.end_paragraph if name in PARAGRAPHS else flow.end_line
+        is_block = name in PARAGRAPHS or name in LINES
+        if is_block:
+            end()
+        handler = self._HANDLERS.get(name)
+        if handler is None and "super" in attributes:
+            is_raised = style_of(attributes_of(attributes)).get("vertical-align") == "super"
+            handler = _Reader._sup if is_raised else None
+        close = None if handler is None else handler(self, name, attributes)
+        if not is_block:
+            return close
+        if close is None:
+            return end
 
-    def _opened(self, name: str, attributes: str) -> None:
-        if name == "pre":
-            self._preformatted += 1
-        elif name == "code":
-            self._code += 1
-        elif name in ("ul", "ol", "menu"):
-            self._lists.append(1 if name == "ol" else 0)
-        elif name == "li":
-            self._item()
-        elif name in ("h1", "h2", "h3", "h4", "h5", "h6"):
-            self._mark("#" * int(name[1]) + " ")
-        elif name == "table":
-            self._tables.append(_Table())
-        elif name == "tr" and self._tables:
-            self._tables[-1].rows.append([])
-        elif name in ("td", "th") and self._tables:
-            rows = self._tables[-1].rows
-            if not rows:
-                rows.append([])
-            self._mark("" if not rows[-1] or self._breaks else " | ")
-            spans = _attributes(attributes) if "span" in attributes else {}
-            columns, down = (_span(spans.get(name, "")) for name in ("colspan", "rowspan"))
-            rows[-1].append(_Cell(len(self._pieces), columns, down))
-        elif name in ("img", "area", "input"):
-            self._replaced(name, _attributes(attributes))
+        def close_block() -> None:
+            close()
+            end()
 
-    def _closed(self, name: str) -> None:
-        if name == "pre":
-            self._preformatted = max(0, self._preformatted - 1)
-        elif name == "code":
-            self._code = max(0, self._code - 1)
-        elif name in ("ul", "ol", "menu"):
-            del self._lists[-1:]
-        elif name == "table" and self._tables:
-            self._end_table(self._tables.pop())
+        return close_block
 
-    def _end_table(self, table: _Table) -> None:
-        """Write the table as Markdown, unless it only arranges a page: it has one column, other
-        tables, or long texts in its cells."""
-        if self._tables:
-            self._tables[-1].nested = True
-        cells = [cell for row in table.rows for cell in row]
-        if not cells:
+    # ------------------------------------------------------------------------------ blocks
+
+    def _br(self, name: str, attributes: str) -> None:
+        if self._flow.is_code:
+            self._flow.add("\n")
+        elif self._flow.pieces:
+            self._flow.end_line()
+        else:
+            self._flow.end_paragraph()
+
+    def _aside(self, name: str, attributes: str) -> _Close:
+        flow = self._flow
+        flow.note = self._marks.get(attributes_of(attributes).get("id", ""), "")
+
+        def close() -> None:
+            flow.note = ""
+
+        return close
+
+    def _heading(self, name: str, attributes: str) -> _Close:
+        flow = self._flow
+        flow.heading = int(name[1])
+
+        def close() -> None:
+            flow.end_paragraph()
+            flow.heading = 0
+
+        return close
+
+    def _pre(self, name: str, attributes: str) -> _Close:
+        flow, in_cell = self._flow, bool(self._tables)
+        flow.is_code = True
+        return lambda: flow.end_code(in_cell)
+
+    def _list(self, name: str, attributes: str) -> _Close:
+        found = attributes_of(attributes)
+        flow = self._flow
+        format = "none" if "nav" in self._elements else _list_format(found)
+        current = OpenList(format or ("decimal" if name == "ol" else "bullet"))
+        if name == "ol" and "reversed" in found:
+            current.step = -1
+            known = len(self.reversed) < len(self._items)
+            current.number = self._items[len(self.reversed)] if known else 0
+            self.reversed.append(current)
+        current.number = integer(found.get("start", ""), current.number)
+        has_marks = current.format != "none"
+        flow.write_mark() if has_marks else flow.end_line()
+        if not flow.lists:
+            flow.end_paragraph()
+        flow.lists.append(current)
+
+        def close() -> None:
+            flow.end_paragraph() if has_marks else flow.end_line()
+            flow.lists.pop()
+            if not flow.lists:
+                flow.end_paragraph()
+                flow.writer.end_list()
+
+        return close
+
+    def _li(self, name: str, attributes: str) -> _Close:
+        found = attributes_of(attributes)
+        flow = self._flow
+        current = flow.lists[-1] if flow.lists else OpenList("bullet")
+        format = _list_format(found) or current.format
+        number = current.next(found.get("value", ""))
+        depth = max(0, len(flow.lists) - 1)
+        if format == "none":
+            flow.end_line()
+            if depth:
+                flow.pieces.append(("  " * min(depth, 10), ""))
+            return flow.end_line
+        flow.end_paragraph()
+        flow.items.append(
+            Item(depth, "-" if format == "bullet" else f"{formatted(number, format)}.")
+        )
+
+        def close() -> None:
+            flow.write_mark()
+            flow.items.pop()
+
+        return close
+
+    def _table(self, name: str, attributes: str) -> _Close | None:
+        if len(self._tables) >= _MAX_TABLES:
+            self._tables.append(None)
+            return self._end_table
+        role = attributes_of(attributes).get("role", "") if "role" in attributes else ""
+        table = Table(role)
+        self._tables.append(table)
+
+        def close() -> None:
+            self._end_table()
+            self._write_table(table)
+
+        return close
+
+    def _end_table(self) -> None:
+        self._tables.pop()
+        if self._tables and (outer := self._tables[-1]) is not None:
+            outer.has_table = True
+
+    def _tr(self, name: str, attributes: str) -> None:
+        if self._tables and (table := self._tables[-1]) is not None:
+            table.rows.append([])
+
+    def _td(self, name: str, attributes: str) -> _Close | None:
+        table = self._tables[-1] if self._tables else None
+        if table is None:
+            self._flow.end_line()
+            return None
+        spans = attributes_of(attributes) if "span" in attributes else {}
+        cell = Cell(span(spans.get("colspan", "")), span(spans.get("rowspan", "")))
+        if not table.rows:
+            table.rows.append([])
+        table.rows[-1].append(cell)
+        table.has_header |= name == "th"
+        outer, inner = self._flow, Flow()
+        self._flow = inner
+
+        def close() -> None:
+            cell.text = inner.text()
+            table.has_code |= inner.has_code
+            self._flow = outer
+
+        return close
+
+    def _write_table(self, table: Table) -> None:
+        flow, grid = self._flow, table.grid()
+        flow.write_mark()
+        if self._arranges(table, grid):
+            for block in blocks([[cell.text for cell in row] for row in table.rows]):
+                flow.writer.block(block)
+            flow.has_code |= table.has_code
+        else:
+            flow.writer.table([[in_cell(text) for text in row] for row in grid])
+
+    def _arranges(self, table: Table, grid: Sequence[Sequence[str]]) -> bool:
+        """Whether a table only arranges texts on the page."""
+        if max(map(len, grid), default=0) < 2 or table.has_code:
+            return True
+        if table.role in ("presentation", "none"):
+            return True
+        if self._kind is _Kind.BOOK:
+            return False
+        if table.has_table:
+            return True
+        if table.has_header and self._kind is _Kind.PAGE:
+            return False
+        return any(
+            len(cell.text) > _MAX_CELL or cell.text.count("\n\n") > 3
+            for row in table.rows
+            for cell in row
+        )
+
+    # ------------------------------------------------------------------------ inside a line
+
+    def _a(self, name: str, attributes: str) -> _Close:
+        found = attributes_of(attributes)
+        flow, line, begin = self._flow, self._flow.line, len(self._flow.pieces)
+        target = found.get("href", "")
+        kinds = f"{found.get('class', '')} {found.get('epub:type', '')} {found.get('role', '')}"
+
+        def close() -> None:
+            inner = flow.pieces[begin:] if flow.line == line else []
+            shown = "".join(text for text, _ in inner).translate(INVISIBLE).strip()
+            is_inside = "#" in target
+            if "headerlink" in kinds or (is_inside and _PERMALINK.fullmatch(shown)):
+                del flow.pieces[begin:]
+            elif is_inside and (mark := _NOTE_MARK.fullmatch(shown)):
+                is_raised = all(kind == "raised" for text, kind in inner if text.strip())
+                if is_raised or not _NOTE_LINKS.isdisjoint(kinds.split()):
+                    flow.pieces[begin:] = [(f"[{mark[1]}]", "")]
+                    self._marks[target.rpartition("#")[2]] = mark[1]
+            elif self._kind is _Kind.MAIL:
+                is_block = flow.line != line
+                flow.add(markdown.address(_shortened(target), "…" if is_block else shown))
+                if is_block:
+                    flow.end_line()
+
+        return close
+
+    def _sup(self, name: str, attributes: str) -> _Close:
+        flow = self._flow
+        self._raised += 1
+
+        def close() -> None:
+            self._raised -= 1
+            text, kind = flow.pieces[-1] if flow.pieces else ("", "")
+            if kind == "raised" and text.endswith(" ") and not self._raised:
+                flow.pieces[-1:] = [(text.rstrip(" "), kind), (" ", "")]
+
+        return close
+
+    def _ruby(self, name: str, attributes: str) -> _Close | None:
+        if "ruby" in self._elements:
+            return None
+        flow, line, begin = self._flow, self._flow.line, len(self._flow.pieces)
+
+        def close() -> None:
+            if flow.line == line:
+                inner = flow.pieces[begin:]
+                base = "".join(text for text, kind in inner if kind != "reading")
+                reading = "".join(text for text, kind in inner if kind == "reading")
+                flow.pieces[begin:] = [(markdown.ruby(base.strip(), reading), "")]
+
+        return close
+
+    def _rt(self, name: str, attributes: str) -> _Close | None:
+        if "ruby" not in self._elements:
+            return None
+        self._is_reading += 1
+
+        def close() -> None:
+            self._is_reading -= 1
+
+        return close
+
+    def _math(self, name: str, attributes: str) -> _Close:
+        found, flow = attributes_of(attributes), self._flow
+        formula = self._formula = Formula()
+        if found.get("display") == "block":
+            flow.end_line()
+
+        def close() -> None:
+            self._formula = None
+            flow.add(formula.text() or " ".join(found.get("alttext", "").split()))
+            if found.get("display") == "block":
+                flow.end_line()
+
+        return close
+
+    def _select(self, name: str, attributes: str) -> _Close:
+        flow, choice = self._flow, Choice("multiple" in attributes_of(attributes))
+        self._choice = choice
+
+        def close() -> None:
+            self._choice = None
+            flow.add(choice.text())
+
+        return close
+
+    def _option(self, name: str, attributes: str) -> None:
+        if self._choice is not None:
+            self._choice.option(attributes_of(attributes))
+
+    def _field(self, name: str, attributes: str) -> None:
+        """Write an element that is shown by its attributes."""
+        found = attributes_of(attributes)
+        kind = found.get("type", "").lower()
+        if name == "input" and kind in ("checkbox", "radio"):
+            self._flow.add("[x]" if "checked" in found else "[ ]")
+            self._flow.add(" ")
             return
-        ends = [*(cell.begin - 1 for cell in cells[1:]), len(self._pieces)]
-        texts = [
-            "".join(self._pieces[a.begin : b]).strip() for a, b in zip(cells, ends, strict=True)
-        ]
-        is_layout = any(text.count("\n\n") > 3 or len(text) > _MAX_CELL for text in texts)
-        rows = table.grid(iter(texts))
-        if not table.nested and not is_layout and max(map(len, rows), default=0) > 1:
-            begin = cells[0].begin - 1
-            apart = "" if begin == 0 or self._pieces[begin - 1].endswith("\n") else "\n\n"
-            self._pieces[begin:] = [apart + markdown_table(rows)]
-
-    def _item(self) -> None:
-        indent, mark = "  " * min(10, max(0, len(self._lists) - 1)), "-"
-        if self._lists and self._lists[-1]:
-            mark = f"{self._lists[-1]}."
-            self._lists[-1] += 1
-        self._mark(f"{indent}{mark} ")
-
-    def _replaced(self, name: str, attributes: dict[str, str]) -> None:
-        """Write an element that is shown by the text of its attributes."""
-        shown = attributes.get("alt", "")
-        if name == "input":
-            secret = attributes.get("type", "").lower() in ("hidden", "password")
-            shown = "" if secret else attributes.get("value", "")
+        shown = found.get("alt", "")
+        if name == "input" and kind != "image":
+            shown = "" if kind in ("hidden", "password") else found.get("value", "")
         if shown.strip():
-            self.text(f"[{shown.strip()}]")
+            self._flow.add(f"[{' '.join(shown.split())}]")
 
-    def _break(self, lines: int) -> None:
-        if not self._begun:
-            self._breaks = max(self._breaks, lines)
+    def _label(self, name: str, attributes: str) -> _Close:
+        flow = self._flow
+        flow.add(" ")
+        return lambda: flow.add(" ")
 
-    def _mark(self, mark: str) -> None:
-        self._put(mark)
-        self._begun = True
+    def _tspan(self, name: str, attributes: str) -> None:
+        found = attributes_of(attributes)
+        if "x" in found and ("dy" in found or found.get("y", self._y) != self._y):
+            self._flow.end_line()
+        self._y = found.get("y", self._y)
 
-    def _put(self, text: str) -> None:
-        if self._breaks and self._pieces:
-            self._pieces.append("\n" * self._breaks)
-        self._breaks = 0
-        self._pieces.append(text)
-
-    def whole(self) -> str:
-        lines = "\n".join(line.rstrip() for line in _LINE_END.split("".join(self._pieces)))
-        text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
-        return text + "\n" if text.strip() else ""
-
-
-def _span(value: str) -> int:
-    return (
-        min(int(value), _MAX_SPAN)
-        if value.isdecimal() and len(value) < 5 and value.strip("0")
-        else 1
-    )
+    _HANDLERS: ClassVar[dict[str, Callable[[_Reader, str, str], _Close | None]]] = {
+        "a": _a, "aside": _aside, "br": _br, "button": _label, "label": _label, "li": _li,
+        "math": _math, "option": _option, "pre": _pre, "rt": _rt, "rtc": _rt, "ruby": _ruby,
+        "select": _select, "sup": _sup, "table": _table, "td": _td, "th": _td, "tr": _tr,
+        "tspan": _tspan,
+        **dict.fromkeys(("img", "area", "input"), _field),
+        **dict.fromkeys(HEADINGS, _heading),
+        **dict.fromkeys(LISTS, _list),
+    }  # fmt: skip
 
 
-def _attributes(text: str) -> dict[str, str]:
-    return {
-        hit[1].lower(): _unescaped(hit[2] or hit[3] or hit[4] or "")
-        for hit in _ATTRIBUTE.finditer(text)
-    }
+def _list_format(attributes: Mapping[str, str]) -> str:
+    """How the items of a list are marked; empty if it says nothing."""
+    style = style_of(dict(attributes))
+    named = style.get("list-style-type") or style.get("list-style", "")
+    for word in named.split():
+        if word in _LIST_FORMATS:
+            return _LIST_FORMATS[word]
+    kind = attributes.get("type", "")
+    return _LIST_FORMATS.get(kind) or _LIST_FORMATS.get(kind.lower(), "")
 
 
-def _unescaped(text: str) -> str:
-    """Replace references such as `&amp;` by characters."""
-    try:
-        return html.unescape(text)
-    except ValueError:  # a number with too many digits for Python
-        return html.unescape(_HUGE_NUMBER.sub("\ufffd", text))
+def _shortened(address: str) -> str:
+    """An address, without the long query with which senders count clicks."""
+    begin, query, _ = address.partition("?")
+    return address if len(address) <= _MAX_ADDRESS else f"{begin[:_MAX_ADDRESS]}{query}…"

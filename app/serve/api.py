@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -57,6 +58,7 @@ from app.serve.requests import (
     Defaults,
     MessagesRequest,
     ResponsesRequest,
+    is_gone,
     note,
     openapi,
     read,
@@ -131,7 +133,7 @@ class Server:
         seconds. Raises BadRequest, QueueFull and AnswerFailed."""
         if self.queue.is_full:
             raise QueueFull
-        ask = await asyncio.to_thread(make_ask)
+        ask = await _on_thread(request, make_ask)
         if self.pair.needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The demo model only answers questions about documents: send a text of at least"
@@ -203,6 +205,19 @@ async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
     async with aclosing(pieces):
         async for _ in pieces:
             pass
+
+
+async def _on_thread(request: Request, work: Callable[[], T]) -> T:
+    """Run `work` on a thread. If the client closes the connection, its files are read no further.
+    Raises what `work` raises, and BadRequest."""
+    gone = threading.Event()
+    context = copy_context()
+    context.run(is_gone.set, gone.is_set)
+    running = asyncio.get_running_loop().run_in_executor(None, context.run, work)
+    try:
+        return await _unless_gone(request, running)
+    finally:
+        gone.set()
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
@@ -302,7 +317,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         def count() -> int:
             return server.pair.tokens.count(to_messages(body.all_messages))
 
-        return {"input_tokens": await asyncio.to_thread(count)}
+        return {"input_tokens": await _on_thread(request, count)}
 
     _add_answers(
         app,

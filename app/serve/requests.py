@@ -6,7 +6,9 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,7 +36,14 @@ from app.protocol.options import (
 )
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import LONG, cut
-from app.serve.fields import NO_LIMIT, BadRequest, Thoughts, ignored, refuse_unsupported
+from app.serve.fields import (
+    NO_LIMIT,
+    BadRequest,
+    RequestError,
+    Thoughts,
+    ignored,
+    refuse_unsupported,
+)
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
@@ -538,21 +547,47 @@ def _document(part: ContentPart, number: int) -> Document:
     return Document(name, _file_text(name, data))
 
 
+MAX_READERS = 3
+"""Files that are read at the same time. Threads are left for requests without files."""
+READ_SECONDS = 120.0
+"""Maximum processor time for reading a file."""
+_readers = threading.BoundedSemaphore(MAX_READERS)
+is_gone: ContextVar[Callable[[], bool]] = ContextVar("is_gone", default=lambda: False)
+"""Tells whether the client of the request has closed the connection."""
+
+
+class TooManyFiles(RequestError):
+    """Other requests are having files read."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("Too many files are being read: try again in a few seconds.")
+
+
 @lru_cache(maxsize=8)
 def _file_text(name: str, data: str) -> str:
     """The text of a file in base64, or in a `data:` URL. Clients send it with every question of a
-    conversation. Raises BadRequest."""
+    conversation. Raises BadRequest and TooManyFiles."""
+    from app.ingest.limits import ReadLimits
     from app.ingest.reader import read_content
-    from app.ingest.records import IngestError
+    from app.ingest.records import IngestError, ReadCancelled
 
     try:
         content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
     except ValueError:
         raise BadRequest(f"The content of {name!r} is not base64.") from None
+    if not _readers.acquire(blocking=False):
+        raise TooManyFiles
     try:
-        return read_content(name, content).text
+        limits = ReadLimits(document_total_seconds=READ_SECONDS)
+        return read_content(name, content, limits, is_gone.get()).text
     except IngestError as error:
         raise BadRequest(str(error)) from None
+    except ReadCancelled:
+        raise BadRequest("The client has closed the connection.") from None
+    finally:
+        _readers.release()
 
 
 def to_ask(

@@ -3,21 +3,26 @@
 Each document has a row with a compressed list of its distinct words. A search scans all rows (about
 1.5 ms per megabyte of text). A deleted document leaves nothing behind, which a full-text index of
 texts outside the database cannot guarantee. SQLite's tokeniser splits the words, so documents are
-found by the same words as messages.
+found by the same words as messages. Of scripts that do not separate words, such as Chinese, each
+two characters that follow each other are a word.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 
 from app.store.attachments import DocumentFiles
 from app.store.database import Writer
 from app.store.records import AttachmentRecord, StoreError
+from app.store.schema import IRREGULAR
+from app.util.words import NO_SPACES
 
 TOKENISER = "unicode61 remove_diacritics 2"
 """The same tokeniser as in `message_text`."""
@@ -36,6 +41,23 @@ _FREQUENCIES = 5
 """Number of groups of words: those that occur once, 2 or 3 times, 4 to 7, 8 to 15, or more
 often."""
 _NEXT_GROUP = "\f"
+_PAIRS = b"\t"
+"""Stands between a character and those that follow it somewhere."""
+
+
+UNSPACED_RUN = re.compile(f"[{NO_SPACES}]+")
+_IRREGULAR = re.compile(f"[{''.join(map(chr, IRREGULAR))}]")
+
+
+def regular(text: str) -> str:
+    """A text without ligatures and characters that nobody sees."""
+    is_regular = text.isascii() or _IRREGULAR.search(text) is None
+    return text if is_regular else text.translate(IRREGULAR)
+
+
+def pairs(run: str) -> list[str]:
+    """Each two characters of a run of text without spaces."""
+    return [run[at : at + 2] for at in range(len(run) - 1)]
 
 
 class Tokeniser:
@@ -56,12 +78,20 @@ class Tokeniser:
     def __exit__(self, *error: object) -> None:
         self._connection.close()
 
-    def counts(self, text: str) -> dict[str, int]:
-        """Number of occurrences of each word."""
-        return dict(self._query(text, "SELECT term, cnt FROM words"))
+    def counts(self, text: str) -> Counter[str]:
+        """Number of occurrences of each word. The last character of a run of text without spaces is
+        a word, too."""
+        text, counts = regular(text), Counter[str]()
+        if not text.isascii() and (runs := UNSPACED_RUN.findall(text)):
+            for run in runs:
+                counts.update(pairs(run))
+            counts.update(run[-1] for run in runs)
+            text = UNSPACED_RUN.sub(" ", text)
+        counts.update(dict(self._query(text, "SELECT term, cnt FROM words")))
+        return counts
 
     def split(self, text: str) -> list[str]:
-        """The words in order."""
+        """The words of a text with spaces, in order."""
         return [term for (term,) in self._query(text, "SELECT term FROM places ORDER BY offset")]
 
     def _query(self, text: str, sql: str) -> list[tuple]:  # type: ignore[type-arg]
@@ -85,7 +115,17 @@ class WordList:
     def frequency(self, word: bytes, prefix: bool = False) -> int:
         """About how often a word (in UTF-8), or a word with this prefix, occurs: 0, 1, 2, 4, 8 or
         16 times."""
-        at = self._words.find(b"\n" + word + (b"" if prefix else b"\n"))
+        return self._frequency_at(self._words.find(b"\n" + word + (b"" if prefix else b"\n")))
+
+    def pair_frequency(self, first: bytes, second: bytes) -> int:
+        """The same for two characters of a script that does not separate words."""
+        at = -1
+        while (at := self._words.find(b"\n" + first + _PAIRS, at + 1)) >= 0:
+            if self._words.find(second, at, self._words.find(b"\n", at + 1)) >= 0:
+                break
+        return self._frequency_at(at)
+
+    def _frequency_at(self, at: int) -> int:
         return 0 if at < 0 else 1 << (_FREQUENCIES - 1 - self._words.count(b"\f", 0, at))
 
 
@@ -96,8 +136,22 @@ def pack(counts: Counter[str]) -> bytes:
         if len(word) <= MAX_WORD_LENGTH:
             groups[min(count.bit_length(), _FREQUENCIES) - 1].append(word)
     # The most frequent words come first, so that `find` finds one of these for a prefix.
-    text = _NEXT_GROUP.join("\n".join(("", *sorted(group), "")) for group in reversed(groups))
-    return zlib.compress(text.encode())
+    packed = ("\n".join(("", *_lines(group), "")) for group in reversed(groups))
+    return zlib.compress(_NEXT_GROUP.join(packed).encode())
+
+
+def _lines(words: list[str]) -> Iterator[str]:
+    """Words in order. Pairs of characters that have the same first one are a line together, which
+    takes half the space."""
+    for first, same in groupby(sorted(words), key=lambda word: word[:1]):
+        if UNSPACED_RUN.match(first) is None:
+            yield from same
+            continue
+        listed = [*same]
+        if first in listed:
+            yield first
+        if seconds := "".join(word[1:] for word in listed):
+            yield first + _PAIRS.decode() + seconds
 
 
 def delete_unused(connection: sqlite3.Connection) -> None:

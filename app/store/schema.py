@@ -6,10 +6,28 @@ import sqlite3
 from contextlib import closing
 from enum import StrEnum
 
+from app.util.words import NO_SPACES
+
 APPLICATION_ID, VERSION = 0x73706368, 1
 """SQLite stores both in a database's header. The first one is `spch` in ASCII."""
 
-SQL = """
+IRREGULAR = {0xAD: "", 0x200B: "", 0x2060: "", 0xFEFF: ""} | dict(
+    enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"), 0xFB00)
+)
+"""For `str.translate`: characters inside words that nobody sees, and ligatures. They are replaced
+before words are looked for."""
+UNSPACED = f"text GLOB '*[{NO_SPACES.encode().decode('unicode_escape')}]*'"
+"""Whether a message has text in a script that does not separate words."""
+
+
+def _regular(column: str) -> str:
+    """The text of a column without irregular characters, in SQL."""
+    for code, replacement in IRREGULAR.items():
+        column = f"replace({column}, char({code}), '{replacement}')"
+    return column
+
+
+SQL = f"""
 CREATE TABLE conversations (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   title TEXT NOT NULL DEFAULT '',
@@ -19,7 +37,7 @@ CREATE TABLE conversations (
   trashed_at INTEGER CHECK (trashed_at BETWEEN 0 AND 253402300799999),
   sequence INTEGER NOT NULL,
   current INTEGER REFERENCES messages(id),
-  choices TEXT NOT NULL DEFAULT '{}'
+  choices TEXT NOT NULL DEFAULT '{{}}'
 ) STRICT;
 CREATE INDEX conversations_by_sequence ON conversations(sequence);
 CREATE INDEX conversations_by_current ON conversations(current);
@@ -46,6 +64,7 @@ CREATE INDEX messages_by_conversation ON messages(conversation);
 CREATE INDEX messages_by_parent ON messages(parent);
 CREATE INDEX messages_partial ON messages(state) WHERE state = 'partial';
 CREATE INDEX messages_trashed ON messages(trashed_at) WHERE trashed_at IS NOT NULL;
+CREATE INDEX messages_unspaced ON messages(conversation) WHERE {UNSPACED};
 
 CREATE TABLE attachments (
   message INTEGER NOT NULL REFERENCES messages(id) ON DELETE CASCADE,
@@ -109,21 +128,22 @@ CREATE TABLE drafts (
 ) STRICT;
 
 CREATE VIEW searchable AS
-  SELECT id, text FROM messages WHERE state <> 'partial' AND role <> 'system';
+  SELECT id, {_regular("text")} AS text FROM messages WHERE state <> 'partial' AND role <> 'system';
 CREATE VIRTUAL TABLE message_text USING fts5(
   text, content='searchable', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
 );
 CREATE TRIGGER text_of_new AFTER INSERT ON messages
 WHEN new.state <> 'partial' AND new.role <> 'system' BEGIN
-  INSERT INTO message_text(rowid, text) VALUES (new.id, new.text);
+  INSERT INTO message_text(rowid, text) VALUES (new.id, {_regular("new.text")});
 END;
 CREATE TRIGGER text_of_ended AFTER UPDATE OF state ON messages
 WHEN old.state = 'partial' AND new.state <> 'partial' AND new.role <> 'system' BEGIN
-  INSERT INTO message_text(rowid, text) VALUES (new.id, new.text);
+  INSERT INTO message_text(rowid, text) VALUES (new.id, {_regular("new.text")});
 END;
 CREATE TRIGGER text_of_deleted AFTER DELETE ON messages
 WHEN old.state <> 'partial' AND old.role <> 'system' BEGIN
-  INSERT INTO message_text(message_text, rowid, text) VALUES ('delete', old.id, old.text);
+  INSERT INTO message_text(message_text, rowid, text)
+  VALUES ('delete', old.id, {_regular("old.text")});
 END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;

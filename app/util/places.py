@@ -16,6 +16,10 @@ _MARKED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
+_LABELLED = re.compile(r"(.+) \((\d{1,9}) of \d{1,9}\)")
+"""A page whose label is not its number in the file."""
+_GAP = re.compile(r"\[Row (\d{1,9})\]")
+"""Before the rows of a sheet that follow a gap."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
 _HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)(?: +#+)? *$)", re.MULTILINE)
@@ -38,17 +42,15 @@ class Place:
     part: str
     line: int
     headings: tuple[str, ...] = ()
-
-    @property
-    def page(self) -> int | None:
-        """The number of the page, if the text has pages."""
-        kind, _, number = self.part.partition(" ")
-        return int(number) if kind == "page" and number.isdigit() else None
+    unit: str = "line"
+    """`row` for a row of a sheet, which the program that shows it counts likewise."""
+    page: int | None = None
+    """The number of the page in its file, if the text has pages. Its label may be another."""
 
     @property
     def text(self) -> str:
         """`page 12, line 4`"""
-        return ", ".join(filter(None, (self.part, f"line {self.line:,}")))
+        return ", ".join(filter(None, (self.part, f"{self.unit} {self.line:,}")))
 
     @property
     def short(self) -> str:
@@ -69,13 +71,37 @@ def place_of(
         text, begin = within
         first_line -= text.count("\n", 0, begin)
         offset += begin
-    start, part, line = 0, "", first_line
+    start, part, line, page = 0, "", first_line, None
     for mark in takewhile(lambda each: each.start() <= offset, marks(text, name)):
         start, line = mark.end() + 1, 1
-        number = f"{int(mark[2]):,}" if mark[2].isdecimal() else mark[2]
-        part = f"{mark[1].lower()} {number}"
+        label, number = label_of(mark)
+        part = f"{mark[1].lower()} {f'{int(label):,}' if label.isdecimal() else label}"
+        page = number if mark[1] == "Page" else None
+    if part.startswith("sheet ") and (row := _row(text, start, offset)):
+        return Place(part, row, unit="row")
     line += text.count("\n", start, max(offset, start))
-    return Place(part, line, _path(text, offset, name))
+    return Place(part, line, _path(text, offset, name), page=page)
+
+
+def _row(text: str, start: int, offset: int) -> int:
+    """The row of a sheet that a character is in; 0 outside of its tables. The text begins at
+    `start`."""
+    line = text.rfind("\n", 0, offset) + 1
+    if line < start or not text.startswith("|", line):
+        return 0
+    gap = text.rfind("\n[Row ", start - 1, line)
+    number = _GAP.match(text, gap + 1) if gap >= 0 else None
+    first = start if number is None else number.end() + 1
+    lines = text.count("\n", first, line)  # the second one is no row
+    return (1 if number is None else int(number[1])) + lines - (lines > 0)
+
+
+def label_of(mark: re.Match[str]) -> tuple[str, int | None]:
+    """The label of a part by its mark, and its number in the file: `iv` and 4 for
+    `[Page iv (4 of 210)]`."""
+    if mark[1] == "Page" and (labelled := _LABELLED.fullmatch(mark[2])):
+        return labelled[1], int(labelled[2])
+    return mark[2], int(mark[2]) if mark[2].isdecimal() else None
 
 
 def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:

@@ -169,8 +169,6 @@ LATER = {
             "tokenizers",
             "fastapi",
             "uvicorn",
-            "mammoth",
-            "openpyxl",
             "pypdfium2",
             "huggingface_hub",
         ],

@@ -80,7 +80,7 @@ def test_control_t_reads_in_full(asking: Terminal) -> None:
     asking.press("C-t")
     asking.wait_for("next: FULL  (^T auto)")
     asking.press("Enter")
-    asking.wait_for("▸ Read everything in ", ANSWER, "next: AUTO  (^T in full)")
+    asking.wait_for("▸ Read everything", ANSWER, "next: AUTO  (^T in full)")
 
 
 def test_after_a_restart_the_conversation_is_there_and_goes_on(

@@ -10,7 +10,7 @@ import openpyxl
 import pytest
 
 from app.ingest.documents import document_text
-from app.ingest.excerpt import Outline, excerpt, split_path
+from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.reader import read, read_outline
 from app.ingest.records import IngestError
@@ -37,6 +37,12 @@ red
 Sell it.
 """
 MANUAL = "[Page 1]\nCover\n\n[Page 2]\n# Term\nLong.\n\n[Page 3]\nStill.\n# Costs\nMany.\n\n"
+BOOK = "".join(
+    f"[Page {label} ({number} of 5)]\n# {title}\nText.\n\n"
+    for number, (label, title) in enumerate(
+        [("i", "Preface"), ("ii", "Contents"), ("1", "Aims"), ("2", "Costs"), ("A-1", "ii")], 1
+    )
+)
 SLIDES = "[Slide 1]\n# Hello\n\n[Slide 2 (hidden)]\n# Costs\n- 3\n\n[Slide 3]\n# End\n"
 SHEETS = "[Sheet Costs]\n| a |\n\n[Sheet 2024, May (hidden)]\n| b |\n\n[Sheet Income]\n| c |\n"
 
@@ -83,6 +89,17 @@ def pdf(tmp_path: Path) -> Path:
         ("a.md", "# 1 Start\na\n# 1.2 Costs\nb\n", "costs", {3: "# 1.2 Costs\nb\n"}),
         ("a.pdf", MANUAL, "1,3", {1: MANUAL[: MANUAL.index("[Page 2]")] + MANUAL[-31:]}),
         ("a.pdf", MANUAL, "Term", {1: MANUAL[MANUAL.index("[Page 2]") :]}),
+        ("a.pdf", BOOK, "ii", {1: BOOK[BOOK.index("[Page ii") : BOOK.index("[Page 1")]}),
+        ("a.pdf", BOOK, "1", {1: BOOK[BOOK.index("[Page 1") : BOOK.index("[Page 2")]}),
+        ("a.pdf", BOOK, "4", {1: BOOK[BOOK.index("[Page 2") : BOOK.index("[Page A")]}),
+        ("a.pdf", BOOK, "A-1", {1: BOOK[BOOK.index("[Page A") :]}),
+        (
+            "a.pdf",
+            BOOK,
+            "I-ii,2-a-1",
+            {1: BOOK.replace("[Page 1 (3 of 5)]\n# Aims\nText.\n\n", "")},
+        ),
+        ("a.pdf", BOOK, "costs", {1: BOOK[BOOK.index("[Page 2") : BOOK.index("[Page A")]}),
         ("a.pptx", SLIDES, "2", {1: SLIDES[SLIDES.index("[Slide 2") : SLIDES.index("[Slide 3")]}),
         ("a.pptx", SLIDES, "hello", {1: "[Slide 1]\n# Hello\n\n"}),
         ("a.xlsx", SHEETS, "costs", {1: "[Sheet Costs]\n| a |\n\n"}),
@@ -108,6 +125,9 @@ def test_a_part_of_a_document(name: str, text: str, wanted: str, expected: dict[
         (LOG, "299-", "x#299-300"),
         (LOG, " 7, 5-6", "x#7,5-6"),
         (MANUAL, "costs", "x#Costs"),
+        (BOOK, "II-1", "x#ii-1"),
+        (BOOK, "5", "x#A-1"),
+        (BOOK, "2-", "x#2-A-1"),
         (SHEETS, "2", "x#2024, May"),
         (SHEETS, "1-2", "x#1-2"),
         ("# In/Out\nb\n", "in/out", "x#In∕Out"),
@@ -179,6 +199,24 @@ def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.Monk
     ]
     with pytest.raises(IngestError, match="is damaged"):
         outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
+
+
+def test_pages_with_labels() -> None:
+    book = outline_of(Document("a.pdf", BOOK))
+    assert book.units == "pages i to A-1"
+    assert [*book.named()] == [
+        ("Preface", "page i"),
+        ("Contents", "page ii"),
+        ("Aims", "page 1"),
+        ("Costs", "page 2"),
+    ]
+    assert [book.can_find(each) for each in ("ii", "i-2", "2-", "5", "9", "x")] == [
+        *[True] * 4,
+        False,
+        False,
+    ]
+    for wanted, missing in (("9", "page 9"), ("1-7", "page 7"), ("x", "heading 'x'")):
+        assert book.missing(wanted).detail == f"has no {missing}"
 
 
 MISSING = [

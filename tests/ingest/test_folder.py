@@ -122,11 +122,13 @@ PRIVATE = [
         "cookies.sqlite",
     ),
     *("serve-token", "worker-key", "host-keys.json", "api_key.txt", "seed-phrase.txt"),
+    *("hosts.yml", "application_default_credentials.json", ".yarnrc.yml", "rclone.conf"),
 ]
 NOT_PRIVATE = [
     *(".env.example", ".env.sample", "id_rsa.pub", "secrets.py", "environment.yml", "keys.md"),
     *("credentials.go", "monkey", "keyboard.txt", "history", ".environment", "key.c"),
     *("tokenizer.json", "tokens.md", "token.cpp", "passwordless.txt", "wallets.md", "config.json"),
+    *("hosts", "hosts.md", "rclone.md"),
 ]
 
 

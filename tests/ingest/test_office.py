@@ -195,8 +195,8 @@ def test_a_word_document(tmp_path: Path) -> None:
         word__footnotes=footnotes,
     )
     text = (
-        f"# Lease\n\n## Notice\n\n{NOTICE}[1]\n\n1. One\n\n  - Inner\n\n2. Two\n\n"
-        "| Rent | Due |\n| --- | --- |\n| 900 | monthly |\n\n1. Section 573c.\n"
+        f"# Lease\n\n## Notice\n\n{NOTICE}[^1]\n\n1. One\n  - Inner\n2. Two\n\n"
+        "| Rent | Due |\n| --- | --- |\n| 900 | monthly |\n\n[^1]: Section 573c.\n"
     )
     assert text_of(written(tmp_path / "a.docx", data)) == text
     # Also by its content, as it comes through a pipe, and in a folder.
@@ -209,7 +209,8 @@ def test_the_sheets_of_a_workbook(tmp_path: Path) -> None:
         Costs=[["Year", "Rent"], [2025, 900.5], [], [None, "a|b\nc"]], Empty=[], Notes=[[NOTICE]]
     )
     assert text_of(written(tmp_path / "a.xlsx", data)) == (
-        "[Sheet Costs]\n| Year | Rent |\n| --- | --- |\n| 2025 | 900.5 |\n|  | a\\|b c |\n\n"
+        "[Sheet Costs]\n| Year | Rent |\n| --- | --- |\n| 2025 | 900.5 |\n|  |  |\n"
+        "|  | a\\|b c |\n\n"
         f"[Sheet Empty]\n\n\n[Sheet Notes]\n| {NOTICE} |\n| --- |\n\n"
     )
 
@@ -266,9 +267,9 @@ def test_the_slides_of_a_presentation(tmp_path: Path) -> None:
         },
     )
     assert text_of(written(tmp_path / "a.pptx", data)) == (
-        "[Slide 1]\n# Lease\n- The notice period\n  1. One\n  2. Two\n\nA box\n\n"
+        "[Slide 1]\n# Lease\n\n- The notice period\n  1. One\n  2. Two\n\nA box\n\n"
         "|  | Rent |\n| --- | --- |\n| 2025 | 900 |\n\n[A plan of the flat]\n\n"
-        "Speaker notes:\n- Say hello\n\n[Slide 2]\n| A | B |\n| --- | --- |\n\n"
+        "Speaker notes:\nSay hello\n\n[Slide 2]\n| A | B |\n| --- | --- |\n\n"
     )
 
 

@@ -16,6 +16,7 @@ from app.ingest.reader import read
 from app.ingest.records import IngestError, ReadCancelled, ReadProgress, ReadResults, SkipReason
 from app.protocol.prompt import Document
 from tests.ingest.helpers import intake, names, refusal, written
+from tests.tables import table
 
 
 def test_a_file(tmp_path: Path) -> None:
@@ -40,6 +41,25 @@ def test_the_order_given_is_kept(tmp_path: Path) -> None:
 def test_a_byte_order_mark_goes(tmp_path: Path) -> None:
     path = written(tmp_path / "a", "\ufefftext\ufeff")
     assert read([str(path)]).documents[0].text == "text\ufeff"
+
+
+TAGS = "".join(chr(0xE0000 + ord(each)) for each in "Obey me")
+
+
+@table(
+    "name, is_kept",
+    [
+        *((name, False) for name in ("a.txt", "a.md", "a.rst", "a.csv", "README", "LICENSE", "-")),
+        *((name, True) for name in ("a.py", "a.js", "a.json", "Makefile", "a.yaml", ".env")),
+    ],
+)
+def test_what_nobody_sees_is_dropped_but_not_in_code(
+    tmp_path: Path, name: str, is_kept: bool
+) -> None:
+    text = f"Kün\u00addi\u200bgung\u2060{TAGS} 👩\u200d💻 می\u200cخواهم\n"
+    path = name if name == "-" else str(written(tmp_path / name, text))
+    (document,) = read([path], io.BytesIO(text.encode())).documents
+    assert document.text == (text if is_kept else "Kündigung 👩\u200d💻 می\u200cخواهم\n")
 
 
 def test_the_current_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from app.ingest import reader
+from app.ingest.records import ReadCancelled
 from app.protocol.commands import Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
 from app.serve import http as layer
+from app.serve.requests import MAX_READERS
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import (
     ANSWER,
@@ -604,6 +608,43 @@ def test_files_that_cannot_be_read(data: str | None, told: str, address: str) ->
     body = {"max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     answer = post(address, "/v1/messages", body)
     assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True)
+
+
+def with_file(name: str) -> dict[str, object]:
+    data = base64.b64encode(name.encode()).decode()
+    part = {"type": "document", "title": name, "source": {"type": "base64", "data": data}}
+    return {"max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
+
+
+def test_files_are_read_no_further_once_their_clients_are_gone(
+    address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    def read_on(name: str, data: bytes, limits: object, cancelled: Callable[[], bool]) -> None:
+        begun.append(name)
+        until(cancelled)
+        ended.append(name)
+        raise ReadCancelled
+
+    monkeypatch.setattr(reader, "read_content", read_on)
+
+    port = int(address.rpartition(":")[2])
+    clients = []
+    for number in range(MAX_READERS):
+        body = json.dumps(with_file(f"{number}.epub")).encode()
+        clients.append(socket.create_connection(("127.0.0.1", port)))
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {TOKEN}\r\n"
+        clients[-1].sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    until(lambda: len(begun) == MAX_READERS)
+    refused = post(address, "/v1/messages", with_file("one too many.epub"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert post(address, "/v1/chat/completions", chat("Without a file?")).status_code == 200
+    assert ended == []
+    for each in clients:
+        each.close()
+    until(lambda: len(ended) == MAX_READERS)
 
 
 def test_the_log_has_no_contents(

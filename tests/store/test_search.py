@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -189,6 +190,92 @@ def test_documents_are_found_by_the_same_words_as_messages(tmp_path: Path, word:
             hits = store.search_documents(words).hits
             assert len(hits) == len(store.search(words)), words
             assert [hit.line for hit in hits] == [2] * len(hits), words
+
+
+JAPANESE = "契約期間は二年とする。解約は三か月前に通知する。\n料金はAPIの第3条による。\n"
+CHINESE = "租约为期两年。通知期为三个月，A4纸。\n"
+
+
+@pytest.fixture(scope="module")
+def unspaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Texts in scripts that do not separate words, as documents and as messages."""
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        for name, text in (
+            ("japanese", JAPANESE),
+            ("chinese", CHINESE),
+            ("thai", "สัญญาเช่ามีกำหนดสองปี\n"),
+            ("english", "The certi\ufb01cate of the Kün\u00addi\u200bgung, in an API.\n"),
+        ):
+            conversation = asked(store, **{name: text})
+            store.add_message(conversation, Role.USER, text)
+            store.rename(conversation, name)
+        yield store
+
+
+@table(
+    "words, found",
+    [
+        ("通知", ["japanese", "chinese"]),
+        ("二年", ["japanese"]),
+        ("両年", []),
+        ("期", ["japanese", "chinese"]),
+        ("三か月", ["japanese"]),
+        ("か月前に通", ["japanese"]),
+        ("月三", []),
+        ("する 料金", ["japanese"]),
+        ("とする解約", []),
+        ("api", ["english", "japanese"]),
+        ("AP", ["english", "japanese"]),
+        ("PI", []),
+        ("APIの", ["japanese"]),
+        ("第3条", ["japanese"]),
+        ("第4条", []),
+        ("a4", ["chinese"]),
+        ("A4纸", ["chinese"]),
+        ("สองปี", ["thai"]),
+        ("certificate", ["english"]),
+        ("certi\ufb01cate", ["english"]),
+        ("kundigung", ["english"]),
+        ("Kün\u00addigung", ["english"]),
+        ("通知 二年", ["japanese"]),
+        ("通知 api", ["japanese"]),
+        ("通知 nothing", []),
+        ("%", []),
+        ("_知", ["japanese", "chinese"]),
+    ],
+)
+def test_words_inside_sentences_are_found(unspaced: Store, words: str, found: list[str]) -> None:
+    assert sorted(names(unspaced, words)) == sorted(found)
+    hits = {hit.title for hit in unspaced.search(words)}
+    assert hits == set(found)
+    assert {hit.title for hit in unspaced.search(words, best_only=True)} == set(found)
+
+
+def test_a_hit_inside_a_sentence_says_where_it_is(unspaced: Store) -> None:
+    (hit,) = unspaced.search_documents("二年 三か月").hits
+    assert (hit.line, hit.snippet) == (1, JAPANESE.partition("\n")[0])
+    assert [hit.snippet[a:b] for a, b in hit.matches] == ["二年", "三か月"]
+    assert JAPANESE[hit.offset :].startswith("二年")
+    (message,) = unspaced.search("第3条")
+    assert message.snippet.endswith("料金はAPIの第3条による。")
+    assert [message.snippet[a:b] for a, b in message.matches] == ["第3条"]
+    (word,) = unspaced.search_documents("certificate").hits
+    assert word.match == "certi\ufb01cate"
+
+
+def test_a_long_query_in_chinese_is_no_fault(unspaced: Store) -> None:
+    for words in ("通知" * 50_000, " ".join(["通知"] * 5_000)):
+        assert len(unspaced.search(words)) == (0 if " " not in words else 2)
+
+
+def test_the_index_of_chinese_is_small(tmp_path: Path) -> None:
+    counts = Counter({chr(0x4E00 + n) + chr(0x4E00 + m): 1 for n in range(99) for m in range(99)})
+    packed = document_index.pack(counts)
+    assert len(packed) < 9_801 * 2
+    words = document_index.WordList(packed)
+    assert words.pair_frequency("一".encode(), "丁".encode()) == 1
+    assert words.pair_frequency("一".encode(), "龥".encode()) == 0
+    assert words.frequency("一".encode(), prefix=True) == 1
 
 
 def test_a_hit_says_which_document_and_where(library: Store) -> None:

@@ -6,6 +6,7 @@ from app.util.places import MAX_HEADING, gaps, place_of
 from tests.tables import table
 
 PAGES = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
+BOOK = "[Page iv (4 of 1200)]\nthree\n\n[Page 1 (5 of 1200)]\nfour"
 SLIDES = "[Slide 1]\none\n\n[Slide 2 (hidden)]\ntwo\n"
 SHEETS = "[Sheet Prices 2024]\n| a | b |\n"
 MARKDOWN = """# Contract
@@ -36,8 +37,10 @@ four
         (PAGES, "three", 120, "page 12, line 2"),
         (PAGES, "[Page 1]", 1, "page 1, line 1"),
         (PAGES, "Page 12]", 1, "page 12, line 1"),
+        (BOOK, "three", 1, "page iv, line 1"),
+        (BOOK, "four", 1, "page 1, line 1"),
         (SLIDES, "two", 1, "slide 2 (hidden), line 1"),
-        (SHEETS, "b", 1, "sheet Prices 2024, line 1"),
+        (SHEETS, "b", 1, "sheet Prices 2024, row 1"),
         ("see [Page 3]\nx", "x", 1, "line 2"),  # no line of its own
     ],
 )
@@ -87,12 +90,38 @@ def test_a_place_has_the_headings_above_it(word: str, expected: tuple[str, ...])
     assert place_of(MARKDOWN, MARKDOWN.index(word), 1, "contract.md").headings == expected
 
 
+ROWS = (
+    "[Sheet Costs]\n| Item | Price |\n| --- | --- |\n| Pens | 5 |\n|  |  |\n"
+    "| Ink | 7 |\n[Row 45]\n"
+    "| Total | 12 |\n| --- | --- |\n| Tax | 2 |\n\n[Comment on B2]: Low.\n\n"
+    "[Sheet Old]\n[Row 3]\n| x |\n"
+)
+
+
+@table(
+    "word, place",
+    [
+        ("Item", "sheet Costs, row 1"),
+        ("Pens", "sheet Costs, row 2"),
+        ("Ink", "sheet Costs, row 4"),
+        ("Total", "sheet Costs, row 45"),
+        ("Tax", "sheet Costs, row 46"),
+        ("Low", "sheet Costs, line 11"),
+        ("| x", "sheet Old, row 3"),
+    ],
+)
+def test_a_place_in_a_sheet_is_the_row_that_excel_shows(word: str, place: str) -> None:
+    assert place_of(ROWS, ROWS.index(word), name="a.xlsx").text == place
+
+
 def test_comments_of_source_code_are_no_headings() -> None:
     assert place_of("# a comment\nx = 1\n", 13, 1, "folder/a.py").headings == ()
 
 
 def test_a_page_is_a_number_and_a_long_heading_is_cut() -> None:
     assert place_of(PAGES, PAGES.index("two")).page == 12
+    assert place_of("[Page 1200]\nx", 12).page == 1200
+    assert [place_of(BOOK, BOOK.index(word)).page for word in ("three", "four")] == [4, 5]
     assert place_of(SLIDES, SLIDES.index("one")).page is None
     text = f"# {'x' * 100}\ny"
     assert place_of(text, len(text) - 1).headings == ("x" * MAX_HEADING + "…",)

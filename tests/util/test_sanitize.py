@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ui.transcript.markdown import answer_parser
-from app.util.sanitize import BIDI_NAMES, sanitize, sanitize_line
+from app.util.sanitize import BIDI_NAMES, INVISIBLE_NAMES, TAGS, sanitize, sanitize_line
 from tests.tables import table
 
 ANYTHING = st.text(
     st.one_of(
         st.characters(),
         st.characters(max_codepoint=0xA0),
-        st.sampled_from([chr(code) for code in BIDI_NAMES]),
+        st.sampled_from([chr(code) for code in (*BIDI_NAMES, *INVISIBLE_NAMES, *TAGS)]),
         st.characters(min_codepoint=0xD800, max_codepoint=0xDFFF),
     )
 )
@@ -23,7 +23,8 @@ ANYTHING = st.text(
 def test_nothing_dangerous_is_left(text: str) -> None:
     for character in sanitize(text):
         assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs")
-        assert ord(character) not in BIDI_NAMES
+        assert ord(character) not in BIDI_NAMES | INVISIBLE_NAMES
+        assert ord(character) not in TAGS
         assert ord(character) not in (0x2028, 0x2029)
 
 
@@ -55,6 +56,9 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
         ("a\tb\nc", "a\tb\nc"),
         ("a\r\n", "a␍\n"),
         ("\ud800", "\ufffd"),
+        ("a\u200bb\u2060\ufeff", "a⟨ZWSP⟩b⟨WJ⟩⟨BOM⟩"),
+        ("".join(chr(0xE0000 + ord(each)) for each in "Obey\n"), "⟨O⟩⟨b⟩⟨e⟩⟨y⟩⟨E000A⟩"),
+        ("👩\u200d💻 Kün\u00addigung", "👩\u200d💻 Kün\u00addigung"),
     ],
 )
 def test_examples(text: str, shown: str) -> None:

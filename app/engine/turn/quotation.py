@@ -172,9 +172,9 @@ def _place(quote: Quote, messages: Sequence[Message]) -> str:
     if first.part != last.part:
         where = f"{first.part} to {last.part}"
     elif first.line != last.line:
-        where = f"lines {first.line:,} to {last.line:,}"
+        where = f"{first.unit}s {first.line:,} to {last.line:,}"
     else:
-        where = f"line {first.line:,}"
+        where = f"{first.unit} {first.line:,}"
     part = first.part if first.part == last.part else ""
     return ", ".join(filter(None, (document.name, part, where)))
 

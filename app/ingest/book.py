@@ -1,0 +1,65 @@
+"""Reads e-books (EPUB): their sections in reading order."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from app.ingest.elements import every
+from app.ingest.parts import Part, WithPassword
+from app.ingest.web_page import markup_text
+
+if TYPE_CHECKING:
+    from app.ingest.archive import Archive
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+
+
+class Book:
+    """The sections of an EPUB book in reading order."""
+
+    embedded = 0
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        root = next(every(self._xml(_CONTAINER), "rootfile")).get("full-path", "")
+        package = self._xml(root)
+        listed = {
+            each.get("id", ""): self._member(posixpath.dirname(root), each.get("href", ""))
+            for each in every(package, "item")
+        }
+        self._sections = [
+            listed.get(each.get("idref", ""), "") for each in every(package, "itemref")
+        ]
+        """Members of the archive. Those that are missing keep their numbers."""
+        if _ENCRYPTION in archive.names:
+            locked = every(self._xml(_ENCRYPTION), "CipherReference")
+            if {self._member("", each.get("URI", "")) for each in locked} & {*self._sections}:
+                raise WithPassword
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+    def read(self, number: int) -> Part:
+        """Read a section. Raises KeyError if it is missing."""
+        from app.ingest.text import decode
+
+        data = self._archive.read(self._sections[number])
+        text = markup_text(decode(data).text) if data.strip() else ""
+        return Part(f"[Section {number + 1}]", text)
+
+    def _member(self, folder: str, address: str) -> str:
+        """The member that an address leads to."""
+        path = posixpath.normpath(posixpath.join("/", folder, address.partition("#")[0]))[1:]
+        return path if path in self._archive.names else unquote(path)
+
+    def _xml(self, name: str) -> Element:
+        """A member in XML. Raises ValueError if it declares entities, which books do not need."""
+        data = self._archive.read(name)
+        if b"<!DOCTYPE" in data.replace(b"\0", b""):  # also in UTF-16
+            raise ValueError(name)
+        return ElementTree.fromstring(data)

@@ -1,0 +1,114 @@
+"""Charts and diagrams of Office documents: their titles, and their values as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import groupby
+from xml.etree.ElementTree import Element
+
+from app.ingest import markdown
+from app.ingest.elements import attribute, child, every, name_of
+from app.ingest.number_formats import shown_number
+
+_MAX_POINTS = 10_000
+
+
+def chart_lines(chart: Element) -> Iterator[str]:
+    """Yield a chart's title, and a table of its values."""
+    title = next(every(chart, "title"), None)
+    if title is not None and (text := _text(title)):
+        yield text
+    if next(every(chart, "chartData"), None) is not None:  # a chart of 2016 or later
+        yield from _newer(chart)
+        return
+    for names, found in groupby(every(chart, "ser"), _categories):
+        columns = [dict(names)]
+        titles = [""]
+        for series in found:
+            values = child(series, "val")
+            columns.append(_points(child(series, "yVal") if values is None else values))
+            titles.append(" ".join(_points(child(series, "tx")).values()))
+        yield _table(titles, columns)
+
+
+def _categories(series: Element) -> tuple[tuple[int, str], ...]:
+    first = child(series, "cat")
+    return tuple(_points(child(series, "xVal") if first is None else first).items())
+
+
+def _table(titles: list[str], columns: list[dict[int, str]]) -> str:
+    places = sorted({place for column in columns for place in column})[:_MAX_POINTS]
+    rows = [[column.get(place, "") for column in columns] for place in places]
+    return markdown.table([titles, *rows]) if rows else ""
+
+
+def _points(element: Element | None) -> dict[int, str]:
+    """Values by their places. Some places may have none."""
+    if element is None:
+        return {}
+    levels = [*every(element, "lvl")]
+    if not levels:
+        return _level(element)
+    # Categories of several levels: the outer ones stand once, at the first place.
+    shown: dict[int, list[str]] = {}
+    inner, *outer = [_level(each) for each in levels]
+    for place in sorted(inner):
+        names = [
+            max((p, text) for p, text in each.items() if p <= place)[1]
+            for each in outer
+            if any(p <= place for p in each)
+        ]
+        shown[place] = [*reversed(names), inner[place]]
+    return {place: " ".join(names) for place, names in shown.items()}
+
+
+def _level(element: Element) -> dict[int, str]:
+    code = next((each.text or "" for each in every(element, "formatCode")), "")
+    code = code or attribute(element, "formatCode")
+    found: dict[int, str] = {}
+    for number, point in enumerate(every(element, "pt")):
+        value = child(point, "v")
+        text = ((point.text if value is None else value.text) or "").strip()
+        own = point.get("formatCode") or code
+        if own and own != "General":
+            with suppress(ValueError):
+                text = shown_number(float(text), own)
+        place = point.get("idx", "")
+        found[int(place) if place.isdecimal() and len(place) < 8 else number] = text
+    if not found:
+        values = [each.text or "" for each in every(element, "v")]
+        found = dict(enumerate(values))
+    return found
+
+
+def _newer(chart: Element) -> Iterator[str]:
+    """Yield the values of a waterfall, a funnel, a treemap and others."""
+    names = {
+        attribute(each, "dataId") or attribute(child(each, "dataId") or each, "val"): _text(
+            child(each, "tx") or each
+        )
+        for each in every(chart, "series")
+    }
+    for data in every(chart, "data"):
+        titles, columns = [], []
+        for each in data:
+            if name_of(each) in ("strDim", "numDim"):
+                is_value = name_of(each) == "numDim"
+                titles.append(names.get(attribute(data, "id"), "") if is_value else "")
+                columns.append(_points(each))
+        if columns:
+            yield _table(titles, columns)
+
+
+def diagram_lines(diagram: Element) -> Iterator[str]:
+    """Yield the texts of a diagram."""
+    lines = [_text(each) for each in every(diagram, "p")]
+    shown = "\n".join(f"- {text}" for text in lines if text)
+    if shown:
+        yield shown
+
+
+def _text(element: Element) -> str:
+    texts = (each.text or "" for each in element.iter() if name_of(each) in ("t", "v"))
+    return " ".join("".join(texts).split())

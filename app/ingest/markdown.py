@@ -1,0 +1,231 @@
+"""Writes the contents of documents as Markdown, in one way for all formats.
+
+A reader of a format says what stands in a document: headings, paragraphs, items of lists, tables,
+code and notes. Here it is decided how that is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+INVISIBLE = dict.fromkeys(
+    [0xAD, 0x200B, 0x2060, 0xFEFF, *range(0xE0000, 0xE0080)]  # the last ones: tags
+)
+"""For `str.translate`: characters that nobody sees, and that divide words for a search."""
+_LIKE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
+_LIKE_FENCE = re.compile(r"^ {0,3}(?=`{3}|~{3})", re.MULTILINE)
+_FENCES = re.compile(r"`{3,}")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th|er|re|ère|e|ème|o|a|os|as|te|tm|sm|®|™|[ºª°])", re.I)
+_ALONE = re.compile(r"[+\-−]?\w[\w.,]*|[*†‡§¶#'′″]+")
+_ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
+_SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
+_MAX_DEPTH = 10
+_MAX_EMPTY = 20
+"""Maximum cells of a table that is filled up, for each cell that it has."""
+
+
+def raised(text: str) -> str:
+    """A raised text: `^6`, `^(n+1)`; `[1]` and the end of `1st` are as they are."""
+    inner = text.strip()
+    if not inner or inner[0] in "[(^" or _ORDINAL.fullmatch(inner):
+        return text
+    return f"^{inner}" if _ALONE.fullmatch(inner) else f"^({inner})"
+
+
+def ruby(base: str, reading: str) -> str:
+    """`東京 (とうきょう)`"""
+    return f"{base} ({reading.strip()})" if reading.strip() else base
+
+
+def hidden(text: str) -> str:
+    """A text that the document does not show."""
+    return f"(hidden: {text.strip()})" if text.strip() else text
+
+
+def address(target: str, shown: str) -> str:
+    """What to write after a link: its address, unless the link's text has it."""
+    bare = _SCHEME.sub("", target).rstrip("/")
+    if not _ADDRESS.match(target) or not shown.strip() or bare in shown:
+        return ""
+    return f" ({target.removeprefix('mailto:')})"
+
+
+def fenced(code: str) -> str:
+    """Lines of code between fences."""
+    lines = code.translate(INVISIBLE).strip("\n")
+    fence = "`" * (max(map(len, _FENCES.findall(lines)), default=2) + 1)
+    return f"{fence}\n{lines}\n{fence}"
+
+
+def plain(text: str) -> str:
+    """A text that is not Markdown: no line of it is read as a heading or as the start of code."""
+    if "#" in text:
+        text = _LIKE_HEADING.sub(" ", text)
+    return _LIKE_FENCE.sub("    ", text) if "```" in text or "~~~" in text else text
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first row is the header. All rows have as many cells as the longest, unless
+    that would multiply the text."""
+    rows = [*rows]
+    columns = max(map(len, rows), default=0)
+    is_even = columns * len(rows) <= 1_000 + _MAX_EMPTY * sum(map(len, rows))
+    lines = []
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
+        missing = columns - len(cells) if is_even else 0
+        lines.append(f"| {' | '.join([*cells, *[''] * missing])} |")
+    if lines:
+        lines.insert(1, "|" + " --- |" * columns)
+    return "\n".join(lines)
+
+
+class Line:
+    """The text of a paragraph, in pieces that are raised, hidden or ordinary."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[str, list[str]]] = []
+
+    def add(self, text: str, kind: str = "") -> None:
+        """`kind` is empty, `raised` or `hidden`."""
+        if not text:
+            return
+        if self._pieces and self._pieces[-1][0] == kind:
+            self._pieces[-1][1].append(text)
+        else:
+            self._pieces.append((kind, [text]))
+
+    def extend(self, other: Line) -> None:
+        for kind, texts in other._pieces:
+            self.add("".join(texts), kind)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def take_raised(self) -> str:
+        """Remove the raised text at the end, such as the mark of a note, and return it."""
+        if self._pieces and self._pieces[-1][0] == "raised":
+            return "".join(self._pieces.pop()[1])
+        return ""
+
+    def text(self) -> str:
+        if len(self._pieces) == 1 and not self._pieces[0][0]:
+            return "".join(self._pieces[0][1])
+        shown = ""
+        for kind, texts in self._pieces:
+            text = "".join(texts)
+            if kind == "hidden":
+                text = hidden(text)
+            elif kind == "raised" and shown[-1:].strip():
+                text = raised(text)
+            shown += text
+        return shown
+
+
+class Writer:
+    """Writes what it is given, in order. Notes are written at the end of their section."""
+
+    def __init__(self, outer: Writer | None = None) -> None:
+        """`outer` writes what this one stands in, such as a cell, and gets its notes."""
+        self._outer = outer
+        self._pieces: list[str] = []
+        self._kind = ""
+        """Of the block that was written last."""
+        self._code: list[str] = []
+        self._notes: list[str] = []
+        self._earlier: int | None = None
+
+    def begin(self) -> None:
+        """Notes from now on belong to the block that is written next, also if it is a heading."""
+        self._earlier = len(self._notes)
+
+    def heading(self, level: int, text: str) -> None:
+        """`level` is 1 for the outermost ones; the deepest that Markdown has is 6."""
+        line = " ".join(text.translate(INVISIBLE).split())
+        if line and self._outer is not None:
+            self.paragraph(line)
+        elif line:
+            at = len(self._notes) if self._earlier is None else self._earlier
+            own, self._notes = self._notes[at:], self._notes[:at]
+            self._end_section()
+            self._notes, self._earlier = own, None
+            self._write("heading", f"{'#' * max(1, min(6, level))} {line}")
+
+    def paragraph(self, text: str) -> None:
+        """A text of one or more lines. Spaces at their beginnings stay."""
+        if shown := _plain(text):
+            self._write("paragraph", shown)
+
+    def item(self, depth: int, mark: str, text: str) -> None:
+        """An item of a list. `mark` is its number or `-`; empty for a further paragraph of the item
+        before. `depth` is 0 for the outermost list."""
+        indent = "  " * min(depth, _MAX_DEPTH)
+        if shown := _plain(text).lstrip(" "):
+            mark = f"{mark}. " if mark.isalnum() else f"{mark} " if mark else "  "
+            following = f"\n{indent}  "
+            self._write("item", indent + mark + shown.replace("\n", following))
+        elif mark.strip("-"):
+            self._write("item", indent + mark)
+
+    def end_list(self) -> None:
+        """What follows is no item of the list before."""
+        self._kind = ""
+
+    def code(self, text: str) -> None:
+        """Lines of code. Blocks that follow each other are one."""
+        self._code += text.split("\n")
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """A table. One with a single column only frames its texts."""
+        rows = [row for row in rows if any(cell.strip() for cell in row)]
+        if self._outer is not None:
+            self.paragraph("; ".join(", ".join(filter(None, row)) for row in rows))
+        elif max(map(len, rows), default=0) > 1:
+            self._write("table", table(rows))
+        else:
+            for row in rows:
+                self.paragraph(row[0])
+
+    def block(self, block: str) -> None:
+        """What is Markdown already."""
+        if block.strip():
+            self._write("block", block)
+
+    def note(self, mark: str, text: str) -> None:
+        """A note to what was written before, such as `[^2]`."""
+        if self._outer is not None:
+            self._outer.note(mark, text)
+        else:
+            self._notes.append(f"{mark}: {' '.join(text.translate(INVISIBLE).split())}")
+
+    def text(self) -> str:
+        """All that was written."""
+        self._end_section()
+        return "".join(self._pieces)
+
+    def _end_section(self) -> None:
+        self._end_code()
+        for note in self._notes:
+            self._write("note", note)
+        self._notes.clear()
+
+    def _end_code(self) -> None:
+        if self._code:
+            lines, self._code = "\n".join(self._code), []
+            if lines.strip():
+                self._write("code", fenced(lines))
+
+    def _write(self, kind: str, block: str) -> None:
+        self._end_code()
+        if self._pieces:
+            together = kind == self._kind and kind in ("item", "note")
+            self._pieces.append("\n" if together else "\n\n")
+        self._pieces.append(block)
+        self._kind = kind
+
+
+def _plain(text: str) -> str:
+    """Lines that are neither headings nor the beginnings of code, without empty ones."""
+    lines = (line.rstrip() for line in text.translate(INVISIBLE).split("\n"))
+    return plain("\n".join(line for line in lines if line.strip()))

@@ -1,0 +1,386 @@
+"""What is drawn on a page of a PDF file, and which of its letters nobody sees.
+
+Coordinates of letters are upright: as if the page were turned so that most of them can be read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+import pypdfium2
+from pypdfium2 import raw
+
+MAX_OBJECTS = 20_000
+"""Maximum number of objects of a page that is looked at more closely."""
+MAX_DEPTH = 12
+"""Of objects inside objects."""
+MAX_LAYERS, MAX_FONTS = 50, 10_000
+"""Maximum numbers of layers that are looked at, and of fonts that are remembered."""
+_MAX_PICTURES = 100
+_MAX_PAIRS = 500_000
+"""Maximum number of white letters times drawings that they may stand on."""
+_THIN = 2.0
+"""Maximum height of a line, in points."""
+_WHITE = 250
+"""Minimum of red, green and blue."""
+_NARROW, _WIDE = "il.,", "mwMW"
+_MAX_FIXED_WIDTH = 0.9
+"""Maximum width of letters that all have one, in their size."""
+_MAX_MARKS = 10
+"""Maximum number of marks of an object that are looked at."""
+_MAX_NAME = 512
+"""Maximum bytes of the name of a layer or a font."""
+_LETTERS_OF_LAYER = 3
+"""Number of objects that tell whether a layer is shown."""
+_MAX_SCALE, _MAX_SIDE = 2.0, 400
+"""Pixels per point, and width and height in pixels, of a picture of letters."""
+_SLANT = 0.03
+"""Maximum deviation from a quarter turn, in quarter turns."""
+_FIXED_PITCH = 1
+"""Flag of fonts."""
+_TEXT: int = raw.FPDF_PAGEOBJ_TEXT
+_FILLED = (raw.FPDF_TEXTRENDERMODE_FILL, raw.FPDF_TEXTRENDERMODE_FILL_CLIP)
+
+Matrix = tuple[float, float, float, float, float, float]
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top."""
+
+
+@dataclass(slots=True)
+class Drawn:
+    """An object of the page, or one inside an object with the matrix `outer`."""
+
+    handle: Any
+    kind: int
+    number: int
+    """In the order in which they are drawn."""
+    outer: Matrix | None
+
+    def box(self) -> Box:
+        edges = [ctypes.c_float() for _ in range(4)]
+        raw.FPDFPageObj_GetBounds(self.handle, *edges)
+        left, bottom, right, top = (edge.value for edge in edges)
+        if self.outer is None:
+            return left, bottom, right, top
+        return _around(_moved(x, y, self.outer) for x in (left, right) for y in (bottom, top))
+
+    def middle(self) -> tuple[float, float]:
+        left, bottom, right, top = self.box()
+        return (left + right) / 2, (bottom + top) / 2
+
+
+@dataclass(slots=True)
+class Letters(Drawn):
+    """Letters that are drawn together, beginning at `x` on the line at `y`."""
+
+    x: float
+    y: float
+    size: float
+    quarter: int
+    """Quarter turns to the left; -1 for other directions."""
+    is_fixed: bool
+    """Whether all letters of their font have one width."""
+    is_invisible: bool
+    is_white: bool
+    layers: tuple[str, ...]
+    """The names of their layers."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the pages read so far tell of a document."""
+
+    layers: dict[str, bool] = field(default_factory=dict)
+    """Whether layers are shown, by name."""
+    fixed: dict[bytes, bool] = field(default_factory=dict)
+    """Whether all letters of fonts have one width, by name."""
+
+
+class PageObjects:
+    """The objects of a page."""
+
+    def __init__(self, page: pypdfium2.PdfPage, known: Known) -> None:
+        self.letters: list[Letters] = []
+        self.others: list[Drawn] = []
+        self._page, self._known = page, known
+        self._fixed: dict[int, bool] = {}
+        self._count = 0
+        self._add(page.raw, raw.FPDFPage_GetObject, raw.FPDFPage_CountObjects(page))
+        self.is_complete = self._count < MAX_OBJECTS
+        turns = Counter([each.quarter for each in self.letters if each.quarter >= 0])
+        self.quarter = turns.most_common(1)[0][0] if turns else 0
+        """Quarter turns to the left of most letters."""
+        if self.quarter:
+            for each in self.letters:
+                each.x, each.y = self.upright(each.x, each.y)
+
+    def _add(
+        self,
+        owner: Any,
+        get: Callable[[Any, int], Any],
+        count: int,
+        outer: Matrix | None = None,
+        depth: int = 0,
+    ) -> None:
+        """Add the objects of the page, or of an object with the matrix `outer`."""
+        letters, fixed = self.letters, self._fixed
+        matrix, number = raw.FS_MATRIX(), ctypes.c_float()
+        red, green, blue, alpha = (ctypes.c_uint() for _ in range(4))
+        for index in range(min(count, MAX_OBJECTS)):
+            if self._count == MAX_OBJECTS:
+                return
+            self._count += 1
+            handle = get(owner, index)
+            kind = raw.FPDFPageObj_GetType(handle)
+            if kind != _TEXT:
+                self.others.append(Drawn(handle, kind, self._count, outer))
+                if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
+                    raw.FPDFPageObj_GetMatrix(handle, matrix)
+                    inner = _product(_numbers(matrix), outer)
+                    inside = raw.FPDFFormObj_CountObjects(handle)
+                    self._add(handle, raw.FPDFFormObj_GetObject, inside, inner, depth + 1)
+                continue
+            raw.FPDFPageObj_GetMatrix(handle, matrix)
+            a, b, c, d, x, y = _product(_numbers(matrix), outer) if outer else _numbers(matrix)
+            raw.FPDFTextObj_GetFontSize(handle, number)
+            font = raw.FPDFTextObj_GetFont(handle)
+            key = ctypes.addressof(font.contents) if font else 0
+            if key not in fixed:
+                fixed[key] = bool(font) and self._has_one_width(font)
+            mode = raw.FPDFTextObj_GetTextRenderMode(handle)
+            is_invisible, is_white = mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE, False
+            if mode in _FILLED and raw.FPDFPageObj_GetFillColor(handle, red, green, blue, alpha):
+                is_invisible = alpha.value == 0
+                is_white = red.value >= _WHITE <= green.value and blue.value >= _WHITE
+            letters.append(
+                Letters(
+                    handle,
+                    kind,
+                    self._count,
+                    outer,
+                    x,
+                    y,
+                    number.value * (abs(d) if c == 0 else math.hypot(c, d)),
+                    0 if b == 0 and a > 0 else _quarter(a, b),
+                    fixed[key],
+                    is_invisible,
+                    is_white,
+                    (*_layers(handle),) if raw.FPDFPageObj_CountMarks(handle) > 0 else (),
+                )
+            )
+
+    def levels(self) -> int:
+        """How often the height of letters changes."""
+        return 1 + sum(before.y != after.y for before, after in pairwise(self.letters))
+
+    def _has_one_width(self, font: Any) -> bool:
+        name = ctypes.create_string_buffer(_MAX_NAME)
+        raw.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
+        fixed = self._known.fixed
+        if not name.value or len(fixed) > MAX_FONTS:
+            return _has_one_width(font)
+        if name.value not in fixed:
+            fixed[name.value] = _has_one_width(font)
+        return fixed[name.value]
+
+    def by_address(self) -> dict[int, Letters]:
+        """Letters by the address of their object."""
+        return {ctypes.addressof(each.handle.contents): each for each in self.letters}
+
+    def upright(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the page in upright coordinates."""
+        return ((x, y), (y, -x), (-x, -y), (-y, x))[self.quarter]
+
+    def upright_box(self, box: Box) -> Box:
+        if not self.quarter:
+            return box
+        left, bottom, right, top = box
+        return _around(self.upright(x, y) for x in (left, right) for y in (bottom, top))
+
+    def page_box(self) -> Box:
+        """What a viewer shows of the page."""
+        box = raw.FS_RECTF()
+        raw.FPDF_GetPageBoundingBox(self._page, box)
+        return self.upright_box((box.left, box.bottom, box.right, box.top))
+
+    def thin_lines(self) -> list[Box]:
+        """Horizontal lines."""
+        paths = (each for each in self.others if each.kind == raw.FPDF_PAGEOBJ_PATH)
+        boxes = (self.upright_box(each.box()) for each in paths if any(_painted(each.handle)))
+        return [box for box in boxes if box[3] - box[1] <= _THIN < box[2] - box[0]]
+
+    def unseen(self) -> set[int]:
+        """The numbers of letters on the page that nobody sees: invisible ones, but for the
+        recognised text of a picture; white ones on white; those in layers that are off."""
+        invisible = [each for each in self.letters if each.is_invisible]
+        white = [each for each in self.letters if each.is_white and not each.is_invisible]
+        off = self._layers_off()
+        found = {each.number for each in self.letters if not off.isdisjoint(each.layers)}
+        if len(invisible) < len(self.letters) or not self.others:
+            found.update(each.number for each in self._apart_from_pictures(invisible))
+        found.update(each.number for each in self._on_white(white))
+        return found
+
+    def _apart_from_pictures(self, invisible: Sequence[Letters]) -> Iterator[Letters]:
+        images = (each for each in self.others if each.kind == raw.FPDF_PAGEOBJ_IMAGE)
+        boxes = [each.box() for each in islice(images, _MAX_PICTURES)] if invisible else []
+        for each in invisible:
+            middle = each.middle()
+            if not any(_is_in(middle, box) for box in boxes):
+                yield each
+
+    def _on_white(self, white: Sequence[Letters]) -> Iterator[Letters]:
+        grounds = [*self._grounds()] if white else []
+        if len(white) * len(grounds) > _MAX_PAIRS:
+            return
+        for each in white:
+            middle = each.middle()
+            below = (
+                is_white
+                for number, box, is_white in grounds
+                if number < each.number and _is_in(middle, box)
+            )
+            if next(below, True):
+                yield each
+
+    def _grounds(self) -> Iterator[tuple[int, Box, bool]]:
+        """Yield what letters may stand on, from the last one drawn: its number, where it is and
+        whether it is white."""
+        colour = [ctypes.c_uint() for _ in range(4)]
+        for each in reversed(self.others):
+            if each.kind == raw.FPDF_PAGEOBJ_PATH:
+                has_colour = raw.FPDFPageObj_GetFillColor(each.handle, *colour)
+                if _painted(each.handle)[0] and not (has_colour and colour[3].value == 0):
+                    is_white = has_colour and min(each.value for each in colour[:3]) >= _WHITE
+                    yield each.number, each.box(), bool(is_white)
+            elif each.kind in (raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_SHADING):
+                yield each.number, each.box(), False
+
+    def _layers_off(self) -> set[str]:
+        """Names of the layers on this page that are not shown."""
+        layers = self._known.layers
+        inside: dict[str, list[Drawn]] = defaultdict(list)
+        for letters in self.letters:
+            for name in letters.layers:
+                inside[name].append(letters)
+        for name, found in inside.items():
+            if name not in layers and len(layers) < MAX_LAYERS:
+                some = found[:: max(1, len(found) // _LETTERS_OF_LAYER)][:_LETTERS_OF_LAYER]
+                layers[name] = any(map(self._is_shown, some))
+        return {name for name in inside if not layers.get(name, True)}
+
+    def _is_shown(self, each: Drawn) -> bool:
+        """Whether the page looks different without this object. The page must be unturned."""
+        with_it = self._picture(each.box())
+        raw.FPDFPageObj_SetIsActive(each.handle, False)
+        without = self._picture(each.box())
+        raw.FPDFPageObj_SetIsActive(each.handle, True)
+        return with_it != without
+
+    def _picture(self, box: Box) -> bytes:
+        """A part of the page as it is shown."""
+        page = raw.FS_RECTF()
+        raw.FPDF_GetPageBoundingBox(self._page, page)
+        left, bottom, right, top = box
+        scale = min(_MAX_SCALE, _MAX_SIDE / max(right - left, top - bottom, 1.0))
+        size = (max(1, round(each * scale)) for each in (right - left, top - bottom))
+        bitmap = pypdfium2.PdfBitmap.new_native(*size, raw.FPDFBitmap_Gray)
+        try:
+            bitmap.fill_rect((255, 255, 255, 255), 0, 0, bitmap.width, bitmap.height)
+            raw.FPDF_RenderPageBitmap(
+                bitmap,
+                self._page,
+                round((page.left - left) * scale),
+                round((top - page.top) * scale),
+                round((page.right - page.left) * scale),
+                round((page.top - page.bottom) * scale),
+                0,
+                0,
+            )
+            return bytes(bitmap.buffer)
+        finally:
+            bitmap.close()
+
+
+def _painted(path: Any) -> tuple[bool, bool]:
+    """Whether a path is filled, and whether it is drawn as a line."""
+    fill, stroke = ctypes.c_int(), ctypes.c_int()
+    raw.FPDFPath_GetDrawMode(path, fill, stroke)
+    return fill.value != 0, stroke.value != 0
+
+
+def _layers(handle: Any) -> Iterator[str]:
+    """Yield the names of the layers of an object."""
+    for index in range(min(raw.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
+        mark = raw.FPDFPageObj_GetMark(handle, index)
+        if _entry(raw.FPDFPageObjMark_GetName, mark) == "OC" and (
+            name := _entry(raw.FPDFPageObjMark_GetParamStringValue, mark, b"Name")
+        ):
+            yield name
+
+
+def _entry(get: Callable[..., int], *arguments: object) -> str:
+    """A name or a text of a mark; empty if it is long."""
+    buffer, size = ctypes.create_string_buffer(_MAX_NAME), ctypes.c_ulong()
+    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), _MAX_NAME, size)
+    return buffer.raw[: size.value].decode("utf-16-le", "replace").rstrip("\0")
+
+
+def _has_one_width(font: Any) -> bool:
+    """Whether a font says so, or narrow and wide letters have one width."""
+    if raw.FPDFFont_GetFlags(font) & _FIXED_PITCH:
+        return True
+    narrow, wide = ({*_widths(font, letters)} for letters in (_NARROW, _WIDE))
+    return len(narrow) == 1 and narrow == wide and max(narrow) < _MAX_FIXED_WIDTH
+
+
+def _widths(font: Any, letters: str) -> Iterator[float]:
+    """Yield the widths of the letters that a font has."""
+    width = ctypes.c_float()
+    for letter in letters:
+        if raw.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, width) and width.value > 0:
+            yield width.value
+
+
+def _quarter(a: float, b: float) -> int:
+    """Quarter turns to the left of letters along the vector (a, b); -1 if it is slanted."""
+    turns = math.atan2(b, a) / (math.pi / 2)
+    return round(turns) % 4 if abs(turns - round(turns)) < _SLANT else -1
+
+
+def _numbers(matrix: Any) -> Matrix:
+    return matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
+
+
+def _product(first: Matrix, then: Matrix | None) -> Matrix:
+    if then is None:
+        return first
+    a, b, c, d, e, f = first
+    x, y = _moved(e, f, then)
+    return (
+        a * then[0] + b * then[2],
+        a * then[1] + b * then[3],
+        c * then[0] + d * then[2],
+        c * then[1] + d * then[3],
+        x,
+        y,
+    )
+
+
+def _moved(x: float, y: float, by: Matrix) -> tuple[float, float]:
+    return x * by[0] + y * by[2] + by[4], x * by[1] + y * by[3] + by[5]
+
+
+def _around(points: Iterable[tuple[float, float]]) -> Box:
+    x, y = zip(*points, strict=True)
+    return min(x), min(y), max(x), max(y)
+
+
+def _is_in(point: tuple[float, float], box: Box) -> bool:
+    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]

@@ -1,0 +1,249 @@
+"""Reads Excel workbooks: what Excel shows of their cells, and what stands beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from app.ingest.charts import chart_lines
+from app.ingest.elements import attribute, child, every, name_of
+from app.ingest.markdown import Writer
+from app.ingest.number_formats import shown_number
+from app.ingest.parts import Part
+from app.ingest.sheet_text import MAX_COLUMNS, SheetText
+
+if TYPE_CHECKING:
+    from app.ingest.archive import Archive
+
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_PLACE = re.compile(r"([A-Z]{1,3})(\d+)")
+_BUILT_IN = {
+    9: "0%", 10: "0.00%", 14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy",
+    18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss", 22: "yyyy-mm-dd h:mm",
+    45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss",
+    **dict.fromkeys(range(27, 37), "yyyy-mm-dd"), **dict.fromkeys(range(50, 59), "yyyy-mm-dd"),
+}  # fmt: skip
+"""Formats that files name by their numbers only."""
+
+
+class Workbook:
+    """The sheets of an Excel workbook."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        main = archive.main("officeDocument", "xl/workbook.xml")
+        book, links = archive.xml(main), archive.relations(main)
+        self._sheets = []
+        for each in every(book, "sheet"):
+            kind, name, external = links.get(attribute(each, "id"), ("", "", True))
+            if kind == "worksheet" and not external:
+                hidden = each.get("state", "visible") != "visible"
+                self._sheets.append((each.get("name", ""), name, hidden))
+        properties, calculation = child(book, "workbookPr"), child(book, "calcPr")
+        self._since_1904 = _is_on(properties, "date1904")
+        self._to_calculate = _is_on(calculation, "fullCalcOnLoad")
+        parts = {kind: name for kind, name, external in links.values() if not external}
+        self._formats = self._read_formats(parts.get("styles", ""))
+        self._strings: list[str] | None = None
+        self._strings_part = parts.get("sharedStrings", "")
+        self._people = self._read_people(parts.get("person", ""))
+        self.embedded = archive.embedded()
+
+    def __len__(self) -> int:
+        return len(self._sheets)
+
+    def read(self, number: int) -> Part:
+        name, part, hidden = self._sheets[number]
+        sheet = SheetText(name, hidden)
+        depth, last = 0, -1
+        data: Element | None = None
+        with self._archive.open(part) as file:
+            for event, element in ElementTree.iterparse(file, ("start", "end")):
+                if event == "start":
+                    depth += 1
+                    if depth == 2:
+                        data = element
+                    continue
+                depth -= 1
+                kind = name_of(element)
+                if depth == 1 and kind == "cols":
+                    sheet.hide_columns(_hidden_columns(element))
+                elif depth == 2 and kind == "row":
+                    given = element.get("r", "")
+                    last = int(given) - 1 if given.isdecimal() else last + 1
+                    cells = self._cells(element, sheet)
+                    if not sheet.add(last, cells, hidden=_is_on(element, "hidden")):
+                        break
+                    if data is not None:
+                        data.remove(element)  # a long sheet would not fit into memory
+        return sheet.part(self._beside(part))
+
+    def _cells(self, row: Element, sheet: SheetText) -> list[str]:
+        cells: list[str] = []
+        for cell in row:
+            place = _PLACE.match(cell.get("r", ""))
+            column = len(cells) if place is None else _column(place[1])
+            if column > MAX_COLUMNS:
+                cells += [""] * (MAX_COLUMNS + 1 - len(cells)) + ["…"]
+                break
+            if column > len(cells):
+                cells += [""] * (column - len(cells))
+            cells.append(self._text(cell, sheet))
+        return cells
+
+    def _text(self, cell: Element, sheet: SheetText) -> str:
+        kind, value, formula = cell.get("t", "n"), None, None
+        for each in cell:
+            name = name_of(each)
+            if name == "v":
+                value = each.text
+            elif name == "f":
+                formula = each
+            elif name == "is":
+                return _string(each)
+        if formula is not None and (not value or (value == "0" and self._to_calculate)):
+            if kind == "str" and value is not None and not self._to_calculate:
+                return ""
+            return sheet.not_calculated(formula.text or "…")
+        if not value:
+            return ""
+        if kind == "s":
+            return self._shared(value)
+        if kind == "b":
+            return "TRUE" if value == "1" else "FALSE"
+        if kind == "d":
+            return value.replace("T", " ").removesuffix(" 00:00:00")
+        if kind == "n":
+            try:
+                number = float(value)
+            except ValueError:
+                return value
+            style = cell.get("s", "")
+            code = self._formats[int(style)] if style and int(style) < len(self._formats) else ""
+            return shown_number(number, code, self._since_1904)
+        return _unescaped(value)
+
+    def _shared(self, value: str) -> str:
+        if self._strings is None:
+            self._strings = []
+            if self._strings_part:
+                with self._archive.open(self._strings_part) as file:
+                    for _, element in ElementTree.iterparse(file):
+                        if name_of(element) == "si":
+                            self._strings.append(_string(element))
+                            element.clear()
+        number = int(value)
+        return self._strings[number] if 0 <= number < len(self._strings) else ""
+
+    def _read_formats(self, part: str) -> list[str]:
+        """The number format of each style of cells."""
+        if not part:
+            return []
+        root = self._archive.xml(part)
+        own = {
+            each.get("numFmtId", ""): each.get("formatCode", "") for each in every(root, "numFmt")
+        }
+        styles = child(root, "cellXfs")
+        numbers = [each.get("numFmtId", "0") for each in (() if styles is None else styles)]
+        return [own.get(n) or _BUILT_IN.get(int(n) if n.isdecimal() else 0, "") for n in numbers]
+
+    def _read_people(self, part: str) -> dict[str, str]:
+        if not part:
+            return {}
+        people = every(self._archive.xml(part), "person")
+        return {each.get("id", ""): each.get("displayName", "") for each in people}
+
+    # --------------------------------------------------------------------- beside the cells
+
+    def _beside(self, part: str) -> str:
+        """Comments on cells, text boxes, charts and pictures of a sheet."""
+        writer = Writer()
+        relations = [
+            (k, n) for k, n, external in self._archive.relations(part).values() if not external
+        ]
+        threads = [name for kind, name in relations if kind == "threadedComment"]
+        for kind, name in relations:
+            if kind == "drawing":
+                self._drawing(name, writer)
+            elif kind == "comments" and not threads:
+                for place, author, text in _comments(self._archive.xml(name)):
+                    text = text.removeprefix(f"{author}:").strip() if author else text
+                    writer.note(f"[Comment on {place}]", f"{author}: {text}" if author else text)
+        for name in threads:
+            for each in every(self._archive.xml(name), "threadedComment"):
+                author = self._people.get(each.get("personId", ""), "")
+                text = "".join(inner.text or "" for inner in every(each, "text"))
+                writer.note(
+                    f"[Comment on {each.get('ref', '')}]", f"{author}: {text}" if author else text
+                )
+        return writer.text()
+
+    def _drawing(self, name: str, writer: Writer) -> None:
+        relations = self._archive.relations(name)
+        for each in self._archive.xml(name).iter():
+            kind = name_of(each)
+            if kind == "txBody":
+                lines = ("".join(t.text or "" for t in every(p, "t")) for p in every(each, "p"))
+                writer.paragraph("\n".join(lines))
+            elif kind == "cNvPr" and (shown := each.get("descr", "").strip()):
+                writer.paragraph(f"[{' '.join(shown.split())}]")
+            elif kind == "chart" and (link := relations.get(attribute(each, "id"))) and not link[2]:
+                for block in chart_lines(self._archive.xml(link[1])):
+                    writer.block(block)
+
+
+def _comments(root: Element) -> Iterator[tuple[str, str, str]]:
+    """Yield the place, the author and the text of each comment."""
+    authors = [each.text or "" for each in every(root, "author")]
+    for each in every(root, "comment"):
+        number = each.get("authorId", "")
+        known = number.isdecimal() and int(number) < len(authors)
+        text = child(each, "text")
+        yield (
+            each.get("ref", ""),
+            " ".join(authors[int(number)].split()) if known else "",
+            "" if text is None else _string(text),
+        )
+
+
+def _hidden_columns(columns: Element) -> Iterator[int]:
+    for each in columns:
+        if _is_on(each, "hidden"):
+            first, last = (int(each.get(name, "0") or 0) for name in ("min", "max"))
+            yield from range(max(0, first - 1), min(last, MAX_COLUMNS))
+
+
+def _string(element: Element) -> str:
+    """A text of one or more runs, without the readings of its characters."""
+    pieces = []
+    for each in element:
+        name = name_of(each)
+        if name == "t":
+            pieces.append(each.text or "")
+        elif name == "r":
+            pieces += [inner.text or "" for inner in each if name_of(inner) == "t"]
+    return _unescaped("".join(pieces))
+
+
+def _unescaped(text: str) -> str:
+    if "_x" not in text:
+        return text
+    return (
+        _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+        .replace("\r\n", "\n")
+        .replace("\r", "\n")
+    )
+
+
+def _column(letters: str) -> int:
+    number = 0
+    for each in letters:
+        number = number * 26 + ord(each) - 64
+    return number - 1
+
+
+def _is_on(element: Element | None, name: str) -> bool:
+    return element is not None and attribute(element, name) in ("1", "true", "on")

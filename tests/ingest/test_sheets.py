@@ -1,0 +1,207 @@
+"""Excel workbooks: values as Excel shows them, and what stands beside the cells."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from app.ingest.archive import Archive
+from app.ingest.number_formats import shown_number
+from app.ingest.parts import Part
+from app.ingest.sheet_text import column_name
+from app.ingest.sheets import Workbook
+from tests.ingest.helpers import intake, written
+from tests.ingest.test_office import DRAWING, links, zipped
+from tests.tables import table
+
+MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+NAMES = f"{MAIN} {DRAWING}"
+
+NUMBERS = [
+    (1, "0%", "100%"),
+    (-2, "0%", "-200%"),
+    (0.175, "0.0%", "17.5%"),
+    (1.5, "[h]:mm", "36:00"),
+    (-0.5, "[h]:mm", "-12:00"),
+    (1.5, "[mm]:ss", "2160:00"),
+    (0.5, "[hh]:mm:ss", "12:00:00"),
+    (0.1 + 0.2, "General", "0.3"),
+    (1234.5, "#,##0.00", "1234.5"),
+    (1234.5, '#,##0.00 "€"', "1234.5 €"),
+    (5, "[$€-407] #,##0", "€ 5"),
+    (5, "$#,##0_);($#,##0)", "$5"),
+    (-5, "$#,##0_);($#,##0)", "$-5"),
+    (3, '0" kg"', "3 kg"),
+    (45292, "mmm-yy", "Jan-24"),
+    (45292, "d. mmmm yyyy", "1. January 2024"),
+    (45292, "dd/mm/yy", "2024-01-01"),
+    (45292.75, "yyyy-mm-dd h:mm", "2024-01-01 18:00"),
+    (0.75, "h:mm AM/PM", "18:00"),
+    (0, "dd/mm/yyyy", ""),
+    (59, "yyyy-mm-dd", "1900-02-28"),
+    (61, "yyyy-mm-dd", "1900-03-01"),
+    (-1, "yyyy-mm-dd", "-1"),
+    (1e300, "yyyy-mm-dd", "1e+300"),
+    (7, '"#"0', "#7"),
+    (7, '0;-0;"-"', "7"),
+    (2, "", "2"),
+]
+
+
+@table("value, code, text", NUMBERS)
+def test_a_number_as_its_format_shows_it(value: float, code: str, text: str) -> None:
+    assert shown_number(value, code) == text
+
+
+def test_dates_since_1904() -> None:
+    assert shown_number(0, "yyyy-mm-dd", since_1904=True) == "1904-01-01"
+
+
+@table("column, name", [(0, "A"), (25, "Z"), (26, "AA"), (701, "ZZ"), (702, "AAA")])
+def test_names_of_columns(column: int, name: str) -> None:
+    assert column_name(column) == name
+
+
+def book(rows: str, before: str = "", calculation: str = "", **parts: str) -> bytes:
+    """A workbook of one sheet. `parts` are members that the sheet links to, by their kind."""
+    linked = {f"r{n}": f"{kind} ../{kind}{n}.xml" for n, kind in enumerate(parts, 1)}
+    members: dict[str, str | bytes] = {
+        "xl/workbook.xml": f'<workbook {NAMES}><sheets><sheet name="Costs" r:id="r1"/></sheets>'
+        f"{calculation}</workbook>",
+        "xl/_rels/workbook.xml.rels": links(
+            r1="worksheet worksheets/sheet1.xml",
+            r2="styles styles.xml",
+            r3="sharedStrings sharedStrings.xml",
+        ),
+        "xl/styles.xml": f'<styleSheet {MAIN}><numFmts><numFmt numFmtId="164" formatCode="[h]:mm"/>'
+        '</numFmts><cellXfs><xf numFmtId="0"/><xf numFmtId="9"/><xf numFmtId="164"/></cellXfs>'
+        "</styleSheet>",
+        "xl/sharedStrings.xml": f"<sst {MAIN}><si><t>Rent</t></si><si><r><t>Wa</t></r><r><t>ges</t>"
+        "</r></si><si><t>東京</t><rPh><t>トウキョウ</t></rPh></si></sst>",
+        "xl/worksheets/sheet1.xml": f"<worksheet {NAMES}>{before}<sheetData>{rows}</sheetData>"
+        "</worksheet>",
+        "xl/worksheets/_rels/sheet1.xml.rels": links(**linked),
+    }
+    members |= {f"xl/{kind}{n}.xml": each for n, (kind, each) in enumerate(parts.items(), 1)}
+    return zipped(members)
+
+
+def read(rows: str, *more: str, **parts: str) -> Part:
+    return Workbook(Archive(book(rows, *more, **parts))).read(0)
+
+
+def row(number: int, *cells: str, more: str = "") -> str:
+    listed = "".join(
+        each.replace("<c", f'<c r="{column_name(n)}{number}"', 1) for n, each in enumerate(cells)
+    )
+    return f'<row r="{number}"{more}>{listed}</row>'
+
+
+def c(value: object, kind: str = "n", style: int = 0, formula: str = "") -> str:
+    formula = f"<f>{formula}</f>" if formula else ""
+    shown = "" if value is None else f"<v>{value}</v>"
+    return f'<c t="{kind}" s="{style}">{formula}{shown}</c>'
+
+
+def text(value: str) -> str:
+    return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
+
+
+ROWS = {
+    "kinds of values": (
+        row(1, c(0, "s"), c(1, "s"), c(2, "s"), c(1, "b"), c("#DIV/0!", "e"), c("ab", "str"))
+        + row(2, c(1, style=1), c(1.5, style=2), c("2024-05-01T00:00:00", "d"), c(None), c(7)),
+        "| Rent | Wages | 東京 | TRUE | #DIV/0! | ab |\n| --- | --- | --- | --- | --- | --- |\n"
+        "| 100% | 36:00 | 2024-05-01 |  | 7 |  |",
+    ),
+    "escapes in strings": (
+        row(1, text("a_x000D_\nb"), text("_x005F_x000D_")),
+        "| a b | _x000D_ |\n| --- | --- |",
+    ),
+    "a short gap": (
+        row(1, text("A")) + row(3, text("B")),
+        "| A |\n| --- |\n|  |\n| B |",
+    ),
+    "a longer gap, and a later begin": (
+        row(2, text("A")) + row(45, text("B")) + row(46, text("C")),
+        "[Row 2]\n| A |\n| --- |\n[Row 45]\n| B |\n| --- |\n| C |",
+    ),
+    "hidden rows": (
+        row(1, text("A")) + row(2, c(None), text("B"), more=' hidden="1"'),
+        "| A |  |\n| --- | --- |\n|  | (hidden) B |",
+    ),
+    "cells without places": (
+        "<row><c><v>1</v></c><c><v>2</v></c></row><row><c><v>3</v></c></row>",
+        "| 1 | 2 |\n| --- | --- |\n| 3 |  |",
+    ),
+}
+
+
+@table("name", ROWS)
+def test_what_excel_shows(name: str) -> None:
+    rows, expected = ROWS[name]
+    assert read(rows).text == expected
+
+
+def test_hidden_columns_are_marked_in_their_first_row() -> None:
+    columns = '<cols><col min="2" max="2" hidden="1"/></cols>'
+    found = read(row(1, text("A"), text("B")) + row(2, c(1), c(2)), columns)
+    assert found.text == "| A | (hidden) B |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_formulas_without_a_value_are_shown_and_said(tmp_path: Path) -> None:
+    rows = row(1, text("total"), c(None, formula="SUM(B2:B9)"), c(5, formula="A1"))
+    rows += row(2, text("zero"), c(0, formula="B2-B3"))
+    assert read(rows).text.splitlines()[0] == "| total | =SUM(B2:B9) (not calculated) | 5 |"
+    assert "| zero | 0 |" in read(rows).text
+    to_do = '<calcPr fullCalcOnLoad="1"/>'
+    result = intake(written(tmp_path / "a.xlsx", book(rows, "", to_do)))
+    assert "| zero | =B2-B3 (not calculated) |" in result.documents[0].text
+    assert [each.sentence for each in result.skipped] == [
+        "a.xlsx has 2 formulas without a value (Sheet Costs): open it in a spreadsheet program and"
+        " save it."
+    ]
+
+
+def test_comments_and_drawings_follow_the_rows() -> None:
+    comments = (
+        f"<comments {MAIN}><authors><author>Anna</author></authors><commentList><comment"
+        ' ref="B2" authorId="0"><text><r><t>Anna:</t></r><r><t> Too high.</t></r></text></comment>'
+        "</commentList></comments>"
+    )
+    drawing = (
+        f"<wsDr {DRAWING}><a:sp><a:txBody><a:p><a:r><a:t>Draft!</a:t></a:r></a:p></a:txBody></a:sp>"
+        '<p:pic><p:nvPicPr><p:cNvPr descr="A plan"/></p:nvPicPr></p:pic></wsDr>'
+    )
+    found = read(row(1, text("A")), comments=comments, drawing=drawing)
+    assert found.text == (
+        "| A |\n| --- |\n\nDraft!\n\n[A plan]\n\n[Comment on B2]: Anna: Too high."
+    )
+
+
+def test_threads_replace_the_comments_of_older_programs() -> None:
+    thread = '<x><threadedComment ref="A1"><text>Why?</text></threadedComment></x>'
+    old = (
+        f'<comments {MAIN}><commentList><comment ref="A1"><text><t>[Threaded comment]</t></text>'
+        "</comment></commentList></comments>"
+    )
+    found = read(row(1, text("A")), comments=old, threadedComment=thread)
+    assert found.text == "| A |\n| --- |\n\n[Comment on A1]: Why?"
+
+
+@pytest.mark.parametrize("rows", [60_000])
+def test_a_long_sheet_is_cut_and_says_so(rows: int, tmp_path: Path) -> None:
+    out = io.StringIO()
+    for number in range(1, rows + 1):
+        out.write(f'<row r="{number}"><c><v>{number}</v></c></row>')
+    found = read(out.getvalue())
+    assert found.note == "only the first 50,000 rows and 1,000 columns"
+    assert found.text.endswith("| 50000 |")
+
+
+def test_a_wide_row_does_not_fill_memory() -> None:
+    found = read('<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>2</v></c></row>')
+    assert found.text == "| 1 |\n| --- |"
+    assert found.note
