@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 from app.ingest.elements import attribute, child, name_of
 
 LEVELS = 9
-_TICKS = tuple("☐☑☒✓✔✗✘")
+TICKED = tuple("☐☑☒✓✔✗✘")
 """Marks that say more than that an item begins."""
 _PLACE = re.compile(r"%([1-9])")
 _ROMAN = {
@@ -158,7 +158,7 @@ class ListCounter:
         shown = levels.get(level, Level(pattern=f"%{level + 1}."))
         if shown.format == "bullet":
             sign = shown.pattern.strip()
-            return f"- {sign}" if sign in _TICKS else "-" if sign else ""
+            return f"- {sign}" if sign in TICKED else "-" if sign else ""
 
         def number(match: re.Match[str]) -> str:
             at = int(match[1]) - 1

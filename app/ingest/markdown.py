@@ -38,6 +38,10 @@ def ruby(base: str, reading: str) -> str:
     return f"{base} ({reading.strip()})" if reading.strip() else base
 
 
+TICKS = {True: "[x]", False: "[ ]"}
+"""A box with a tick, and one without."""
+
+
 def hidden(text: str) -> str:
     """A text that the document does not show."""
     return f"(hidden: {text.strip()})" if text.strip() else text
@@ -121,6 +125,29 @@ class Line:
                 text = raised(text)
             shown += text
         return shown
+
+
+class Margins:
+    """Headers and footers of pages, each of them once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, None]] = {"header": {}, "footer": {}}
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self._found
+
+    def add(self, kind: str, text: str) -> None:
+        """`kind` is `header` or `footer`. A text with little but the word for a page is ignored."""
+        line = " / ".join(each.strip() for each in text.split("\n") if each.strip())
+        if re.search(r"\w{5}|\d{3}", line):
+            self._found[kind][line] = None
+
+    def around(self, text: str) -> str:
+        """A text below the headers and above the footers."""
+        above, below = (
+            [f"[{kind.title()}: {each}]" for each in found] for kind, found in self._found.items()
+        )
+        return "\n\n".join(filter(None, [*above, text, *below]))
 
 
 class Writer:

@@ -13,9 +13,8 @@ from app.ingest.elements import attribute, child, every, name_of
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, Level, ListCounter
 from app.ingest.markdown import Line, Writer, ruby
-from app.ingest.parts import Part, WithPassword
+from app.ingest.parts import Part, WithPassword, changes_said
 from app.ingest.sheet_text import MAX_COLUMNS, MAX_ROWS, SheetText, column_name
-from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -35,7 +34,6 @@ _EMPTY = """sequence-decls variable-decls user-field-decls forms event-listeners
     dde-connection-decls table-source page-thumbnail object-ole"""
 _TEXTLESS = frozenset(_EMPTY.split())
 """Elements without text of the document, or whose text is read elsewhere."""
-_TICKS = {True: "[x]", False: "[ ]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,25 +220,18 @@ class _Reader:
         self._place = ""
         """The cell that is read, such as `B2`."""
         self._after: list[str] = []
-        self._margins: dict[str, dict[str, None]] = {"header": {}, "footer": {}}
+        self._margins = markdown.Margins()
         self._changes = 0
 
     def text(self) -> str:
-        text = self._writer.text()
-        above, below = (
-            [f"[{kind.title()}: {each}]" for each in found] for kind, found in self._margins.items()
-        )
-        return "\n\n".join(filter(None, [*above, text, *below]))
+        return self._margins.around(self._writer.text())
 
     def said(self) -> Iterator[tuple[str, str]]:
         if self._changes:
-            changes = formatting.plural(self._changes, "tracked change")
-            yield f"has {changes}, read as accepted", "reject them first if you want the old text"
+            yield changes_said(self._changes)
 
     def margin(self, kind: str, element: Element) -> None:
-        text = " / ".join(line for line in self._apart(element).split("\n") if line.strip())
-        if re.search(r"\w{5}|\d{3}", text):  # more than "Page of"
-            self._margins[kind][text] = None
+        self._margins.add(kind, self._apart(element))
 
     # ------------------------------------------------------------------------------- blocks
 
@@ -406,12 +397,14 @@ class _Reader:
             shown = attribute(element, "string-value") or "".join(element.itertext())
             self._add(shown, "hidden" if attribute(element, "is-hidden") != "false" else kind)
         elif name == "content-control" and attribute(element, "checkbox") == "true":
-            self._add(_TICKS[attribute(element, "checked") == "true"], kind)
+            self._add(markdown.TICKS[attribute(element, "checked") == "true"], kind)
         elif name == "control":
             box = self._controls.get(attribute(element, "control"))
             if box is not None:
                 state = attribute(box, "current-state") or attribute(box, "state")
-                self._add(f"{_TICKS[state == 'checked']} {attribute(box, 'label')}".strip(), kind)
+                self._add(
+                    f"{markdown.TICKS[state == 'checked']} {attribute(box, 'label')}".strip(), kind
+                )
         elif name == "frame":
             self._frame(element, kind)
         elif name in ("custom-shape", "rect", "ellipse", "g", "line", "connector", "polygon"):

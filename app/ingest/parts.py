@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.util import formatting
+
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """First bytes of files in the old Office format, and of encrypted ones in the new format."""
 
@@ -91,6 +93,12 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def ranges_text(found: Sequence[tuple[int, int]]) -> list[str]:
     """`["3", "5-10"]`"""
     return [str(first) if first == last else f"{first}-{last}" for first, last in found]
+
+
+def changes_said(changes: int) -> tuple[str, str]:
+    """A sentence about tracked changes, and advice."""
+    detail = f"has {formatting.plural(changes, 'tracked change')}, read as accepted"
+    return detail, "reject them first if you want the old text"
 
 
 class WithPassword(Exception):

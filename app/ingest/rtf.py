@@ -17,7 +17,7 @@ from app.ingest import markdown
 from app.ingest.formulas import field_formula, linear
 from app.ingest.list_numbers import formatted
 from app.ingest.markdown import Line, Writer
-from app.ingest.parts import Part
+from app.ingest.parts import Part, changes_said
 from app.ingest.rtf_head import Fonts, Lists, Styles, item_mark
 from app.ingest.rtf_state import (
     NO_LOOK,
@@ -70,7 +70,6 @@ _SYMBOL_FIELD = re.compile(
     r'SYMBOL\s+(?:0x([0-9a-f]{1,6})|(\d{1,7}))(?:.*\\f\s+"?([^"\\]+))?', re.IGNORECASE
 )
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
-_TICKS = {True: "[x]", False: "[ ]"}
 _BOX, _CHOICE = 1, 2
 """Kinds of fields of forms."""
 _NOTE_NUMBERS = {
@@ -129,7 +128,7 @@ class _Reader:
         self._property = ""
         """The name of a property of a shape."""
         self._author = ""
-        self._margins: dict[str, dict[str, None]] = {"header": {}, "footer": {}}
+        self._margins = markdown.Margins()
         self._counts: Counter[str] = Counter()
         self._note_numbers = {"footnote": "decimal", "endnote": "lowerRoman"}
         self._change = (False, False)
@@ -155,17 +154,12 @@ class _Reader:
         self._close()
         while self._outer:
             self._close()
-        text = self._writer.text()
-        above, below = (
-            [f"[{kind.title()}: {each}]" for each in found] for kind, found in self._margins.items()
-        )
-        return whole_characters("\n\n".join(filter(None, [*above, text, *below])))
+        return whole_characters(self._margins.around(self._writer.text()))
 
     def said(self) -> Iterator[tuple[str, str]]:
         """What a reader must know of the text."""
         if self._changes:
-            changes = formatting.plural(self._changes, "tracked change")
-            yield f"has {changes}, read as accepted", "reject them first if you want the old text"
+            yield changes_said(self._changes)
         if self._unknown_boxes:
             boxes = formatting.plural(self._unknown_boxes, "form field")
             yield f"has {boxes} of unknown state", "save the original as DOCX or PDF"
@@ -522,7 +516,7 @@ class _Reader:
             number = current.default if current.result == UNDEFINED else current.result
             entries = current.entries
             chosen = entries[number] if 0 <= number < len(entries) else ""
-            own = _TICKS[number == 1] if current.form == _BOX else chosen
+            own = markdown.TICKS[number == 1] if current.form == _BOX else chosen
         elif kind == "HYPERLINK" and (linked := _LINK_FIELD.match(code)):
             own = markdown.address(linked[1], shown)
         elif shown.strip():
@@ -601,10 +595,7 @@ class _Reader:
 
     def _margin(self, _: int | None, kind: str = "") -> None:
         def end(blocks: list[Block], flow: Flow) -> None:
-            lines = (line.strip() for line in written(self._writer, blocks).split("\n"))
-            text = " / ".join(filter(None, lines))
-            if re.search(r"\w{5}|\d{3}", text):  # more than "Page of"
-                self._margins[kind][text] = None
+            self._margins.add(kind, written(self._writer, blocks))
 
         self._apart(end, is_margin=True)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from app.ingest.list_numbers import LEVELS, Level, ListCounter
+from app.ingest.list_numbers import LEVELS, TICKED, Level, ListCounter
 from app.ingest.symbols import symbol
 
 _CHARACTER_SETS = {
@@ -23,8 +23,6 @@ _SIGN_FONTS = ("symbol", "wingdings", "wingdings 2")
 _HEADING = re.compile(r"heading ([1-9])(?:,.*)?", re.IGNORECASE)
 _CODE = re.compile(r"(?:source ?code|code|html preformatted|preformatted text|macro text)\b", re.I)
 
-_TICKS = "☐☑☒✓✔✗✘"
-"""Marks that say more than that an item begins."""
 _FORMATS = {
     1: "upperRoman", 2: "lowerRoman", 3: "upperLetter", 4: "lowerLetter", 5: "ordinal",
     6: "cardinalText", 7: "ordinalText", 10: "ideographDigital", 11: "japaneseCounting",
@@ -150,7 +148,7 @@ def _style(name: str, outline: int | None, base: Style) -> Style:
 def item_mark(shown: str) -> str:
     """The mark of an item that is shown like this: a number, or `-`; empty if there is none."""
     sign = shown.strip()
-    if sign and sign in _TICKS:
+    if sign in TICKED:
         return f"- {sign}"
     is_bullet = len(sign) == 1 and not sign.isalnum()
     return "-" if is_bullet or sign == "o" else sign

@@ -19,7 +19,7 @@ from app.ingest.elements import attribute, child, name_of
 from app.ingest.formulas import field_formula, linear
 from app.ingest.list_numbers import Counters, formatted
 from app.ingest.markdown import Line, Writer, ruby
-from app.ingest.parts import Part
+from app.ingest.parts import Part, changes_said
 from app.ingest.symbols import symbol
 from app.util import formatting
 
@@ -49,7 +49,6 @@ _SYMBOL_FIELD = re.compile(r'SYMBOL\s+(0x[0-9a-f]+|\d+)(?:.*\\f\s+"?([^"\\]+))?'
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
 _MAX_DEPTH = 30
 """Documents and text boxes that are nested deeper are not read."""
-_TICKS = {True: "[x]", False: "[ ]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class _Reader:
         }
         self._counts: Counter[str] = Counter()
         self._fields: list[_Field] = []
-        self._margins: dict[str, dict[str, None]] = {"header": {}, "footer": {}}
+        self._margins = markdown.Margins()
         self._in_margin = False
         self._joined: Line | None = None
         """The text of a paragraph whose end was deleted: it goes on in the next one."""
@@ -139,16 +138,12 @@ class _Reader:
         if self._joined:
             self._writer.paragraph(self._joined.text())
         text = self._writer.text()
-        above, below = (
-            [f"[{kind.title()}: {each}]" for each in self._margins[kind]] for kind in self._margins
-        )
-        return "\n\n".join(filter(None, [*above, text, *below]))
+        return self._margins.around(text)
 
     def said(self) -> Iterator[tuple[str, str]]:
         """What a reader must know of the text."""
         if self._changes:
-            changes = formatting.plural(self._changes, "tracked change")
-            yield f"has {changes}, read as accepted", "reject them first if you want the old text"
+            yield changes_said(self._changes)
         if self._unknown:
             total = formatting.plural(sum(self._unknown.values()), "element")
             names = ", ".join(name for name, _ in self._unknown.most_common(5))
@@ -316,9 +311,8 @@ class _Reader:
                 self._in_margin = False
                 inner, self._writer = self._writer, writer
                 self._relations, self._after, self._joined = relations, after, joined
-                text = " / ".join(line.strip() for line in inner.text().split("\n") if line.strip())
-                if re.search(r"\w{5}|\d{3}", text):  # more than "Page of"
-                    self._margins[kind][" ".join(text.split())] = None
+                lines = (" ".join(line.split()) for line in inner.text().split("\n"))
+                self._margins.add(kind, "\n".join(lines))
 
     # ------------------------------------------------------------------------------- tables
 
@@ -510,7 +504,7 @@ class _Reader:
         box = child(element, "sdtPr", "checkbox")
         if box is not None:
             checked = child(box, "checked")
-            self._add(_TICKS[checked is not None and _is_on(checked)])
+            self._add(markdown.TICKS[checked is not None and _is_on(checked)])
             return
         for each in child(element, "sdtContent") or ():
             self._inline(each)
@@ -541,7 +535,7 @@ class _Reader:
             box = child(form, "checkBox")
             state = child(box, "checked")
             state = child(box, "default") if state is None else state
-            self._add(_TICKS[state is not None and _is_on(state)])
+            self._add(markdown.TICKS[state is not None and _is_on(state)])
         elif kind == "FORMDROPDOWN" and form is not None:
             choices = child(form, "ddList")
             if choices is not None:
