@@ -55,8 +55,10 @@ class Smoke:
 
     @property
     def _environment(self) -> dict[str, str]:
-        names = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-        return os.environ | {name: str(self.folder / name) for name in names}
+        names = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+        fresh = {name: str(self.folder / name) for name in names}
+        models = {"HF_HOME": str(Path.home() / ".cache" / "huggingface")}
+        return models | os.environ | fresh
 
     def all(self) -> None:
         document = self.folder / "licence.txt"

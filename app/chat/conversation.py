@@ -15,6 +15,7 @@ from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
 from app.chat.versions import Placed, PlacedMessage, place_documents
 from app.errors import UserError
+from app.ingest.names import tell_apart
 from app.protocol.citations import Citations
 from app.protocol.commands import Ask
 from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
@@ -364,11 +365,12 @@ class Conversation:
 
     def with_versions(self, question: Question, edit_of: Turn | None = None) -> Question:
         """The question, with each document marked whose file was attached to an earlier one, too:
-        it replaces that version, or repeats it."""
+        it replaces that version, or repeats it. Files of the same name get distinct names."""
         before, known = _original_turn(edit_of), dict[Hashable, Document]()
         for turn in takewhile(lambda each: each is not before, self.turns):
             if turn.in_context:
                 known |= _by_file(turn.question.documents)
+        question = replace(question, documents=tell_apart(question.documents, known.values()))
 
         def version(key: Hashable, document: Document) -> Document:
             old = known.get(key)

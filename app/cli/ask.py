@@ -66,7 +66,7 @@ MAX_LISTED = 10
 INSTALL_OCR = "install specchat with its extra `ocr`"
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""
-_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
+_EXPECTED = (SkipReason.IGNORED, SkipReason.GENERATED, SkipReason.EMPTY)
 
 
 def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadResults:

@@ -2,10 +2,10 @@
 
 It runs in a process of its own, because a document can keep a parser busy for hours, fill memory or
 crash it. For files with parts (pages, slides, sheets, sections), the first line has the number of
-documents embedded in it, and the number of its parts. Each part is a line of JSON, the fields of
-`Part`; or null if it cannot be read. For other files, the only line has the fields of `Decoded`, or
-of what they are `Rejected` for. The exit status reports errors of the whole file, and SIGPROF or
-SIGXCPU that its time is over.
+documents embedded in it, the number of its parts, and the labels of pages. Each part is a line of
+JSON, the fields of `Part`; or null if it cannot be read. For other files, the only line has the
+fields of `Decoded`, or of what they are `Rejected` for. The exit status reports errors of the whole
+file, and SIGPROF or SIGXCPU that its time is over.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Request:
 
     kind: str = ""
     """A `Kind`; empty: a PDF or an archive, as the content tells."""
-    ranges: str = "1-"
-    """Numbers of parts, such as `3,5-10`."""
+    wanted: str = ""
+    """The pages of a PDF to read, such as `iv,5-10`; if it names something else, all are read."""
     recogniser: str = ""
     """The package that recognises the text of pictures, if that is wanted."""
     parts: int = 20_000
@@ -74,9 +74,11 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
         return _convert(request, data, output)
     from zipfile import BadZipFile
 
-    from app.ingest.parts import Parts, TooLarge, Unknown, WithPassword, numbers_in, parse_ranges
+    from app.ingest.parts import ALL, Parts, TooLarge, Unknown, WithPassword, numbers_in
 
     parts: Parts
+    labels: list[str] = []
+    ranges = ALL
     try:
         if data.startswith((b"PK", b"\xd0\xcf")):
             if refused := _refusal(data):
@@ -92,7 +94,13 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
         else:
             from app.ingest.pdf import PdfPages
 
-            parts = PdfPages(data, recogniser)
+            parts = pages = PdfPages(data, recogniser)
+            if len(parts) <= request.parts:
+                labels = pages.labels()
+            if request.wanted:
+                from app.ingest.excerpt import page_ranges
+
+                ranges = page_ranges(request.wanted, len(parts), labels) or ALL
     except WithPassword:
         return PASSWORD
     except TooLarge:
@@ -101,8 +109,8 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
         return UNKNOWN
     except BadZipFile:
         return 1
-    _write(output, [parts.embedded, len(parts)])
-    numbers = numbers_in(parse_ranges(request.ranges) or (), len(parts), request.parts)
+    _write(output, [parts.embedded, len(parts), labels])
+    numbers = numbers_in(ranges, len(parts), request.parts)
     total = len(numbers)
     os.pwrite(progress, b"%d %d " % (first, total), 0)
     for done, number in enumerate(numbers[first:], first + 1):

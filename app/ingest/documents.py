@@ -21,11 +21,11 @@ from typing import IO
 
 from app.ingest import document_worker
 from app.ingest.document_worker import Request
-from app.ingest.excerpt import check_pages, outline_of
+from app.ingest.excerpt import Outline, check_pages, outline_of, page_ranges
 from app.ingest.kinds import SUFFIXES, Kind, kind_of, refused_archive, suffix_of
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.ocr import installed_recogniser
-from app.ingest.parts import Part, Ranges, numbers_in, parse_ranges, ranges_text, runs
+from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
 from app.ingest.process import run_bounded
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
@@ -84,9 +84,8 @@ def document_text(
     kind = kind or kind_of(name, data)
     suffix, is_pdf = suffix_of(name), kind is Kind.PDF
     what = f"is {'a PDF' if is_pdf else _described(suffix)} file"
-    pages = (parse_ranges(wanted) or ()) if is_pdf else ()
     recogniser = installed_recogniser() if limits.ocr and is_pdf else ""
-    found = _read_parts(kind, data, limits, budget, pages, recogniser)
+    found = _read_parts(kind, data, limits, budget, wanted if is_pdf else "", recogniser)
     texts = [part for part in found.parts if part is not None]
     if found.status == document_worker.PASSWORD:
         raise Rejected(SkipReason.DOCUMENT, f"{what} with a password", "save a copy without it")
@@ -98,7 +97,7 @@ def document_text(
     if found.refused:
         raise refused_archive(found.refused, suffix)
     if found.total:
-        check_pages(pages, found.total)
+        check_pages(found.ranges, found.total, found.labels)
     if found.status is None and not texts:
         raise Rejected(
             SkipReason.TOO_SLOW,
@@ -110,8 +109,8 @@ def document_text(
         raise Rejected(SkipReason.DOCUMENT, f"{what} that is damaged", _SAVE_AGAIN)
     if not any(part.text.strip() for part in texts):
         content = "pictures but no text" if is_pdf else "no text"
-        if pages:
-            listed = ", ".join(ranges_text(runs(found.numbers)))
+        if found.ranges:
+            listed = ", ".join(found.named(found.numbers))
             what, content = "has pages", f"{content} ({listed})"
         if all(part.blank for part in texts):
             detail = f"{what} whose pages are blank or damaged"
@@ -127,7 +126,7 @@ def document_text(
     if found.rest:
         shown[-1] += f"[{found.unit.capitalize()}s {found.rest_text}, not read]\n"
     text = "".join(shown)
-    if wanted and not pages:
+    if wanted and not found.ranges:
         outline = outline_of(Document(name, text))
         spans = outline.spans(outline.find(wanted)[1], len(text))
         places = pairwise(accumulate(map(len, shown), initial=0))
@@ -142,10 +141,11 @@ def _described(suffix: str) -> str:
     return SUFFIXES.get(suffix, "an office") if suffix != ".pdf" else "an office"
 
 
-def page_count(data: bytes, limits: ReadLimits, budget: ReadBudget) -> int:
-    """Number of pages of a PDF, of which none is read; 0 if it cannot be opened. Raises what
+def pages_of(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Outline | None:
+    """The pages of a PDF, of which none is read; None if it cannot be opened. Raises what
     `budget.check` raises."""
-    return _read_parts(Kind.PDF, data, limits, budget, ((0, 0),)).total
+    found = _read_parts(Kind.PDF, data, limits, budget, "0-0")
+    return Outline("page", range(1, found.total + 1), labels=found.labels) if found.total else None
 
 
 def converted_apart(kind: Kind, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
@@ -192,6 +192,10 @@ class _Found:
     embedded: int = 0
     total: int = 0
     """Number of parts of the document."""
+    labels: tuple[str, ...] = ()
+    """The labels of all pages, such as `iv`, if these are not their numbers."""
+    ranges: Ranges = ()
+    """The pages that are wanted; empty: all."""
     refused: str = ""
     """See `refusal_of_members`."""
     rest: tuple[int, int] | None = None
@@ -207,6 +211,13 @@ class _Found:
         """`page`, `slide`, `sheet` or `section`."""
         return next((part.unit for part in self.parts if part is not None), "page") or "part"
 
+    def named(self, numbers: Sequence[int]) -> list[str]:
+        """`["3", "5-10"]`, or the labels of these pages, such as `["iii", "v to 2"]`."""
+        if not self.labels:
+            return ranges_text(runs(numbers))
+        names = ((self.labels[a - 1], self.labels[b - 1]) for a, b in runs(numbers))
+        return [first if first == last else f"{first} to {last}" for first, last in names]
+
     @property
     def rest_text(self) -> str:
         """`20,001 to 1,000,000`"""
@@ -219,16 +230,15 @@ def _read_parts(
     data: bytes,
     limits: ReadLimits,
     budget: ReadBudget,
-    ranges: Ranges,
+    wanted: str,
     recogniser: str = "",
 ) -> _Found:
-    """Read all parts, or those in `ranges`. If the worker is stopped or crashes, another one goes
-    on after the part at which that happened."""
+    """Read all parts, or the pages that are `wanted`. If the worker is stopped or crashes, another
+    one goes on after the part at which that happened."""
     found, size = _Found(recogniser=recogniser), 0
-    wanted = ranges or ((1, None),)
     request = Request(
         kind=kind.value if kind.value in document_worker.FLAT else "",
-        ranges=",".join(f"{a}-{'' if b is None else b}" for a, b in wanted),
+        wanted=wanted,
         recogniser=recogniser,
     )
     is_over = False
@@ -251,9 +261,11 @@ def _read_parts(
                 break
         else:
             found.parts += [None] * (progress.total - len(found.parts))
-    found.numbers = numbers_in(wanted, found.total, len(found.parts))
+    found.ranges = page_ranges(wanted, found.total, found.labels) if found.total else ()
+    ranges = found.ranges or ALL
+    found.numbers = numbers_in(ranges, found.total, len(found.parts))
     if found.parts and (is_over or len(found.parts) == limits.document_parts):
-        last = max(found.total if end is None else min(end, found.total) for _, end in wanted)
+        last = max(found.total if end is None else min(end, found.total) for _, end in ranges)
         if (first := found.numbers[-1] + 1) <= last:
             found.rest = first, last
     return found
@@ -338,7 +350,8 @@ def _add(found: _Found, written: bytes) -> None:
         found.refused = json.loads(lines[0])
         return
     if lines:
-        found.embedded, found.total = json.loads(lines[0])
+        found.embedded, found.total, labels = json.loads(lines[0])
+        found.labels = tuple(labels)
     for line in lines[1:]:
         part = json.loads(line)
         found.parts.append(None if part is None else Part(*part))
@@ -374,10 +387,10 @@ def _missing(found: _Found) -> Iterator[Rejected]:
     unreadable = [number for number, part in numbered if part is None]
     empty = [number for number, part in numbered if part and not part.text.strip()]
     if unreadable:
-        detail = f"has {_listed(unreadable, len(parts), unit)} that cannot be read"
+        detail = f"has {_listed(unreadable, found)} that cannot be read"
         yield Rejected(SkipReason.BAD_PAGES, detail, _SAVE_AGAIN, pages=len(unreadable))
     if empty and unit in ("page", "slide"):
-        detail = f"has {_listed(empty, len(parts), unit)} without text"
+        detail = f"has {_listed(empty, found)} without text"
         advice = _NOT_RECOGNISED if found.recogniser else ""
         reason = SkipReason.PAGES_WITHOUT_TEXT
         if unit == "slide":
@@ -401,9 +414,10 @@ def _missing(found: _Found) -> Iterator[Rejected]:
         yield Rejected(SkipReason.ATTACHED, f"has {count} that cannot be read")
 
 
-def _listed(numbers: Sequence[int], total: int, unit: str) -> str:
+def _listed(numbers: Sequence[int], found: _Found) -> str:
     """`2 of 10 pages (3, 7)`, `9 of 10 pages (2-10)`"""
-    ranges = ranges_text(runs(numbers))
+    ranges = found.named(numbers)
     shown = ranges[:_MAX_RANGES]
     more = ["…"] if len(ranges) > _MAX_RANGES else []
-    return f"{len(numbers):,} of {formatting.plural(total, unit)} ({', '.join([*shown, *more])})"
+    total = formatting.plural(len(found.parts), found.unit)
+    return f"{len(numbers):,} of {total} ({', '.join([*shown, *more])})"

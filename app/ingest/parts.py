@@ -51,6 +51,7 @@ class Parts(Protocol):
 _NUMBERS = re.compile(r"(\d{1,9})(-)?(\d{1,9})?")
 Ranges = tuple[tuple[int, int | None], ...]
 """First and last numbers. None: up to the end."""
+ALL: Ranges = ((1, None),)
 
 
 def parse_ranges(text: str) -> Ranges | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest.convert import converted
-from app.ingest.documents import converted_apart, document_text, page_count, too_much_text
+from app.ingest.documents import converted_apart, document_text, pages_of, too_much_text
 from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.filenames import (
     is_keynote,
@@ -148,8 +148,8 @@ def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -
     budget = ReadBudget(limits.seconds, None, cancelled)
     with _errors_about(repr(path)):
         data = read_file(path, None, lambda head: limits.document_bytes, budget)
-        if begins_as_pdf(data) and (pages := page_count(data, limits, budget)):
-            return Outline("page", range(1, pages + 1))
+        if begins_as_pdf(data) and (pages := pages_of(data, limits, budget)):
+            return pages
         text = _text_of(path, data, limits, budget).text
     return outline_of(Document(Path(path).name, text))
 

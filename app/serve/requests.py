@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -472,6 +473,7 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """Raises BadRequest."""
     found = []
+    texts_by_name: dict[str, list[str]] = {}
     for message in messages:
         if message.role in ("tool", "function"):
             raise BadRequest("Tools are not supported: leave out messages of tools.")
@@ -479,6 +481,7 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         if message.role == "user":
             cut_out, text = cut(parts)
             question = _without_names(text, cut_out)
+            documents = tuple(_numbered(each, texts_by_name) for each in documents)
             found.append(Message(Role.USER, question, (*documents, *cut_out)))
         elif message.role == "assistant":
             thinking = message.reasoning_content or "\n\n".join(thoughts)
@@ -490,6 +493,16 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     if all(message.role is not Role.USER for message in found):
         raise BadRequest("There is no question: send a message of the role `user`.")
     return tuple(found)
+
+
+def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Document:
+    """The document, with a number in its name if earlier ones of that name have other texts."""
+    texts = texts_by_name.setdefault(document.name, [])
+    if document.text not in texts:
+        texts.append(document.text)
+    number = texts.index(document.text) + 1
+    stem, suffix = os.path.splitext(document.name)
+    return document if number == 1 else replace(document, name=f"{stem} ({number}){suffix}")
 
 
 def _without_names(text: str, documents: Sequence[Document]) -> str:

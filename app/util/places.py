@@ -12,7 +12,7 @@ from app.util import formatting
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
 _MARKED = re.compile(
-    r"(?:.*\.(?:pdf|epub|od[pst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx])(?:#.*)?|[^.]*)",
+    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?|[^.]*)",
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
@@ -22,8 +22,10 @@ _GAP = re.compile(r"\[Row (\d{1,9})\]")
 """Before the rows of a sheet that follow a gap."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
-_HEADING = re.compile(r"^(?: {0,3}(?:`{3}|~{3})|(#{1,6}) +(\S.*?)(?: +#+)? *$)", re.MULTILINE)
-"""A heading, or a line that begins or ends a block of code."""
+_HEADING = re.compile(
+    r"^(?:(#{1,6}) +(\S.*?)(?: +#+)? *$| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE
+)
+"""A heading, a line that begins or ends a block of code, or a page, which ends one."""
 _SOURCE = re.compile(
     r"[^#]*\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
     r"(?:#.*)?",
@@ -142,12 +144,15 @@ def headings(text: str, name: str = "") -> Iterator[Heading]:
     """Yield the headings of a text. A file whose `name` says that it is source code has none."""
     if _SOURCE.fullmatch(name):
         return
-    in_code = False
+    code = ""
     for found in _HEADING.finditer(text):
-        if not found[1]:
-            in_code = not in_code
-        elif not in_code:
-            yield Heading(found.start(), len(found[1]), found[2].strip())
+        marks, title, fence, rest = found.groups()
+        if marks and not code:
+            yield Heading(found.start(), len(marks), title.strip())
+        elif fence and not code and not (fence[0] == "`" and "`" in rest):
+            code = fence
+        elif not marks and (not fence or (fence.startswith(code) and not rest.strip())):
+            code = ""
 
 
 def _path(text: str, offset: int, name: str) -> tuple[str, ...]:

@@ -167,14 +167,21 @@ def test_a_retrieved_part_of_a_file_is_cited_with_its_page(store: Store) -> None
     assert (note.place.text, note.document.origin) == ("page 3, line 4", file.origin)
 
 
-def test_a_part_of_one_of_two_files_with_a_name_is_of_the_one_that_has_it(store: Store) -> None:
+def test_files_of_the_same_name_are_told_apart(store: Store) -> None:
+    """In one question, and across questions; a retrieved part belongs to the one that it names."""
     other = version(NEW, "/elsewhere/contract.txt")
     chat = opened(store, None)
     turn = chat.ask(Question("What is the notice?", (version(f"Term.\n{OLD}"), other)))
-    found = RetrievedPart(Document(other.name, OLD, line=2), 3, RetrievalReason.WORDS)
+    names = [each.name for each in turn.turn.question.documents]
+    assert names == ["someone/contract.txt", "elsewhere/contract.txt"]
+    found = RetrievedPart(Document(names[0], OLD, line=2), 3, RetrievalReason.WORDS)
     turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
     (documents, *_) = chat.conversation.documents_by_message(turn.turn)
     assert [each.origin.path for each in documents if each.origin] == [PATH]
+    chat = opened(store, None)
+    play(chat.ask(Question("What is the notice?", (version(OLD),))), Story())
+    (document,) = chat.ask(Question("And here?", (other,))).turn.question.documents
+    assert (document.name, document.replaces) == ("elsewhere/contract.txt", None)
 
 
 def test_what_could_not_be_read_is_of_the_whole_file(store: Store) -> None:

@@ -15,9 +15,10 @@ from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.reader import read, read_outline
 from app.ingest.records import IngestError
 from app.protocol.prompt import Document
-from app.util.places import place_of
+from app.util.places import MARK, place_of
 from tests.ingest.helpers import folder, intake, refusal, written
 from tests.ingest.test_pdf import pdf_of
+from tests.ingest.test_pdf_text import lines, pdf_file
 from tests.tables import slow, table
 
 LOG = "".join(f"request {number}\n" for number in range(1, 301))
@@ -217,6 +218,31 @@ def test_pages_with_labels() -> None:
     ]
     for wanted, missing in (("9", "page 9"), ("1-7", "page 7"), ("x", "heading 'x'")):
         assert book.missing(wanted).detail == f"has no {missing}"
+
+
+LABELLED = {
+    "1": ["[Page 1 (3 of 5)]"],
+    "II-1": ["[Page ii (2 of 5)]", "[Page 1 (3 of 5)]"],
+    "i,A-2": ["[Page i (1 of 5)]", "[Page A-2 (5 of 5)]"],
+    "A-1-": ["[Page A-1 (4 of 5)]", "[Page A-2 (5 of 5)]"],
+    "5": ["[Page A-2 (5 of 5)]"],
+}
+
+
+def test_pages_are_named_by_their_labels(tmp_path: Path) -> None:
+    """Only the pages that are named are read. A number that is no label is that of a page in its
+    file."""
+    labels = "/PageLabels<</Nums[0<</S/r>>2<</S/D>>3<</S/D/P(A-)>>]>>"
+    texts = [lines(f"Sentence {number}.") for number in range(5)]
+    path = written(tmp_path / "book.pdf", pdf_file(*texts, catalog=labels))
+    for wanted, marks in LABELLED.items():
+        (document,) = intake(f"{path}#{wanted}").documents
+        assert [each[0] for each in MARK.finditer(document.text)] == marks, wanted
+    assert outline(path).labels == ("i", "ii", "1", "A-1", "A-2")
+    assert refusal(f"{path}#9") == f"'{path}' has no page 9: it has pages i to A-2."
+    scan = pdf_file(*texts[:3], "", "", catalog=labels)
+    (missing,) = intake(written(tmp_path / "scan.pdf", scan)).skipped
+    assert "has 2 of 5 pages (A-1 to A-2) without text" in missing.sentence
 
 
 MISSING = [

@@ -165,7 +165,7 @@ def test_a_page_that_crashes_the_process_costs_only_that_page(
 ) -> None:
     worker = (
         "import os, sys; first = int(sys.argv[3]); number = first + 1\n"
-        'os.write(1, b\'[0, 6]\\n["[Page %d]", "%d", ""]\\n["[Pa\' % (number, number))\n'
+        'os.write(1, b\'[0, 6, []]\\n["[Page %d]", "%d", ""]\\n["[Pa\' % (number, number))\n'
         "os.pwrite(int(sys.argv[2]), b'%d 6 ' % number, 0); os.abort()"
     )
     monkeypatch.setattr(document_worker, "__file__", str(written(tmp_path / "w.py", worker)))

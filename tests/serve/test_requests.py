@@ -19,6 +19,7 @@ from app.serve.requests import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
+    ContentPart,
     Defaults,
     MessagesRequest,
     ResponsesRequest,
@@ -350,3 +351,14 @@ def test_names_around_a_question_are_not_asked_about(text: str, question: str | 
         assert message.text == question
     else:
         assert all(f"[{document.name}]" in message.text for document in message.documents)
+
+
+def test_files_of_the_same_name_are_told_apart() -> None:
+    parts = [
+        ContentPart(type="document", title="a.pdf", source={"type": "text", "data": each})
+        for each in ("old", "new", "old")
+    ]
+    messages = [ChatMessage(role="user", content=list(parts)) for _ in range(2)]
+    for message in to_messages(messages):
+        names = [document.name for document in message.documents]
+        assert names == ["a.pdf", "a (2).pdf", "a.pdf"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.util.places import MAX_HEADING, gaps, place_of
+from app.util.places import MAX_HEADING, gaps, headings, place_of
 from tests.tables import table
 
 PAGES = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
@@ -112,6 +112,21 @@ ROWS = (
 )
 def test_a_place_in_a_sheet_is_the_row_that_excel_shows(word: str, place: str) -> None:
     assert place_of(ROWS, ROWS.index(word), name="a.xlsx").text == place
+
+
+CODE = {
+    "```\n~~~\n# no\n```\n# yes": ["yes"],
+    "````\n```\n# no\n````\n# yes": ["yes"],
+    "```python\n# no\n```sh\n# no\n```  \n# yes": ["yes"],
+    "```a`b```\n# yes": ["yes"],
+    "  ~~~ x\n# no\n   ~~~~\n# yes": ["yes"],
+    "```\n# no\n\n[Page 2]\n# yes": ["yes"],
+}
+
+
+@table("text", CODE)
+def test_headings_of_code_are_none(text: str) -> None:
+    assert [each.title for each in headings(text)] == CODE[text]
 
 
 def test_comments_of_source_code_are_no_headings() -> None:

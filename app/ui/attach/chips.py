@@ -29,7 +29,7 @@ from app.util.sanitize import sanitize_line
 MAX_LISTED = 500
 """Maximum number of sentences of each kind that are listed; the others are counted."""
 DOT = Content.styled("· ", "$ink-dim")
-_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
+_EXPECTED = (SkipReason.IGNORED, SkipReason.GENERATED, SkipReason.EMPTY)
 CHIP_BYTES = 4096
 CHIP_CELLS = 62
 """Minimum width of a chip. In twice that width, two chips are shown side by side."""
