@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from app.ingest import markdown
-from app.ingest.formulas import field_formula
+from app.ingest.fields import PAGE_FIELDS, field_kind, field_text
 from app.ingest.list_numbers import formatted
 from app.ingest.markdown import Line, Writer
 from app.ingest.parts import Part, changes_said
@@ -21,7 +21,6 @@ from app.ingest.rtf_flow import Block, Flow, RowShape, written
 from app.ingest.rtf_head import (
     NO_FONT,
     NOTHING,
-    Collected,
     Destination,
     Fonts,
     Formula,
@@ -29,7 +28,6 @@ from app.ingest.rtf_head import (
     Styles,
     item_mark,
 )
-from app.ingest.symbols import symbol
 from app.ingest.text import whole_characters
 from app.util import formatting
 
@@ -41,6 +39,7 @@ _TOKEN = re.compile(
 _SKIPPED_TOKEN = re.compile(
     rb"\\bin(?![a-zA-Z])([0-9]{1,10})?[0-9]* ?|\\.|([{}])|[^\\{}]+", re.DOTALL
 )
+_OPENED = re.compile(rb"\s*\{")
 _MAX_GROUPS = 1000
 _MAX_FLOWS = 8
 """Groups, and notes and boxes inside each other, that are nested deeper are not read."""
@@ -48,11 +47,6 @@ _BODY_LEVEL = 9
 """The outline level of text that is no heading."""
 _TYPED_MARK = re.compile(r"\s*([•◦▪‣●○■·*–—-]|\(?[\w.]{1,8}[.)])\t\s*")
 """The mark of an item that is not marked as one, as pandoc writes it."""
-_LINK_FIELD = re.compile(r'HYPERLINK\s+"([^"]+)"', re.IGNORECASE)
-_SYMBOL_FIELD = re.compile(
-    r'SYMBOL\s+(?:0x([0-9a-f]{1,6})|(\d{1,7}))(?:.*\\f\s+"?([^"\\]+))?', re.IGNORECASE
-)
-_PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
 _BOX, _CHOICE = 1, 2
 """Kinds of fields of forms."""
 _UNDEFINED = 25
@@ -88,7 +82,7 @@ class _Group:
     """How characters are formatted: `font`, `hidden`, `raised`, `deleted`, `revised`."""
     paragraph: dict[str, int] = field(default_factory=dict)
     """How paragraphs are formatted, by the words for it. Never changed, only replaced, as `look`"""
-    ends: list[Callable[[], None]] = field(default_factory=list)
+    ends: list[Callable[[], object]] = field(default_factory=list)
     """What to do at the end of the group, the last first."""
 
 
@@ -101,34 +95,15 @@ class _Field:
     """Properties of a form's field, by the words for them."""
     entries: list[str] = field(default_factory=list)
 
-    @property
-    def kind(self) -> str:
-        """The first word of its code, such as `PAGE`."""
-        return next(iter(self.code.split(None, 1)), "").upper()
-
     def form_text(self) -> str | None:
         """What a form's box or choice shows; None for others."""
         result = self.form.get("ffres", _UNDEFINED)
         number = self.form.get("ffdefres", 0) if result == _UNDEFINED else result
-        kind = self.form.get("fftype")
-        if kind == _BOX:
+        if self.form.get("fftype") == _BOX:
             return markdown.TICKS[number == 1]
-        if kind == _CHOICE:
+        if self.form.get("fftype") == _CHOICE:
             return self.entries[number] if 0 <= number < len(self.entries) else ""
         return None
-
-    def text(self, shown: str) -> str:
-        """What a program shows beside the result that it has `shown`."""
-        code, kind = self.code, self.kind
-        if kind == "HYPERLINK" and (linked := _LINK_FIELD.match(code)):
-            return markdown.address(linked[1], shown)
-        if shown.strip():
-            return ""
-        if kind == "EQ":
-            return field_formula(code)
-        if kind == "SYMBOL" and (found := _SYMBOL_FIELD.match(code)):
-            return symbol(found[3] or "", int(found[1], 16) if found[1] else int(found[2]))
-        return ""
 
 
 class _Reader:
@@ -143,8 +118,6 @@ class _Reader:
         """Whether the next word begins a group that may be skipped."""
         self._opened = False
         """Whether a group was just opened, and may still become one without text."""
-        self._is_alternative = False
-        """Whether the next group is an older form of the one after it."""
         self._bytes = bytearray()
         """Bytes that are not decoded yet, because a character may have two."""
         self._to_skip = 0
@@ -168,7 +141,8 @@ class _Reader:
         self._restarting: set[str] = set()
         """Kinds of notes that are counted in each section."""
         self._change = (0, 0)
-        self._changes = self._embedded = self._unknown_boxes = 0
+        self._changes = 0
+        self._said: Counter[str] = Counter()
         self._too_deep = False
 
     def text(self) -> str:
@@ -197,12 +171,12 @@ class _Reader:
         """What a reader must know of the text."""
         if self._changes:
             yield changes_said(self._changes)
-        if self._unknown_boxes:
-            boxes = formatting.plural(self._unknown_boxes, "form field")
-            yield f"has {boxes} of unknown state", "save the original as DOCX or PDF"
-        if self._embedded:
-            files = formatting.plural(self._embedded, "embedded file")
-            yield f"has {files} that cannot be read", "save each as a file of its own"
+        for name, unread, advice in (
+            ("form field", "of unknown state", "save the original as DOCX or PDF"),
+            ("embedded file", "that cannot be read", "save each as a file of its own"),
+        ):
+            if number := self._said[name]:
+                yield f"has {formatting.plural(number, name)} {unread}", advice
         if self._too_deep:
             yield "is nested too deeply to be read completely", "save it as DOCX or PDF"
 
@@ -217,15 +191,12 @@ class _Reader:
             return
         self._decode()
         self._star, self._to_skip, self._opened = False, 0, True
-        if self._is_alternative or len(self._outer) >= _MAX_GROUPS:
-            self._too_deep = self._too_deep or not self._is_alternative
-            self._is_alternative = False
+        group = self._group
+        self._outer.append(group)
+        self._group = _Group(group.destination, group.fallback, group.look, group.paragraph)
+        if len(self._outer) > _MAX_GROUPS:
+            self._too_deep = True
             self._skip_group()
-            self._at += 1
-        else:
-            group = self._group
-            self._outer.append(group)
-            self._group = _Group(group.destination, group.fallback, group.look, group.paragraph)
 
     def _begin_file(self) -> None:
         """The group of the whole file is the outermost one."""
@@ -257,32 +228,38 @@ class _Reader:
         self._decode()
         self._group.destination = destination
 
-    def _collect(self, then: Callable[[str], None]) -> None:
+    def _skip_alternative(self) -> None:
+        """Skip the next group, which is an older form of the one after it."""
+        if (opened := _OPENED.match(self._data, self._at)) is not None:
+            self._at = opened.end()
+            self._skip_group()
+            self._at += 1
+
+    def _collect(self, then: Callable[[str], object]) -> None:
         """Give the text of this group to a function, at its end."""
-        collected = Collected()
+        collected = Destination()
         self._become(collected)
         self._group.look = {"font": self._font}
         self._group.ends.append(lambda: then(collected.text()))
 
-    def _apart(self, then: Callable[[Flow, list[Block]], None], is_margin: bool = False) -> None:
-        """Read this group as a text of its own, and give its blocks to a function."""
+    def _apart(self, then: Callable[[Flow, Flow], None], is_margin: bool = False) -> None:
+        """Read this group as a text of its own. Then call a function with the text around it and
+        with the new one, whose blocks are in `blocks`."""
         group, outer = self._group, self._flow
         if self._flows > _MAX_FLOWS or group.destination is not None or group.look.get("deleted"):
             self._too_deep = self._too_deep or self._flows > _MAX_FLOWS
             self._skip_group()
             return
         self._decode()
-        group.look = {"font": self._font}
-        group.paragraph = {}
-        blocks: list[Block] = []
-        self._flow = inner = Flow(blocks.append, is_margin or outer.is_margin)
+        group.look, group.paragraph = {"font": self._font}, {}
+        self._flow = inner = Flow(is_margin=is_margin or outer.is_margin)
         self._flows += 1
 
         def end() -> None:
             self._finish(inner, group)
             self._flow = outer
             self._flows -= 1
-            then(inner, blocks)
+            then(outer, inner)
 
         group.ends.append(end)
 
@@ -295,8 +272,11 @@ class _Reader:
             self._decode()
             if destination.word(word, value or 0):
                 return
-        if (setting := _SETTINGS.get(word)) is not None:
-            setting(self, value)
+        if (known := _PROPERTIES.get(word)) is not None:
+            part, name, meaning = known
+            self._set(part, name, meaning(value))
+        elif (setting := _SETTINGS.get(word)) is not None:
+            setting(self, value or 0)
         elif (action := _ACTIONS.get(word)) is not None:
             action(self)
         elif not self._opened or word in _TRANSPARENT:
@@ -327,15 +307,12 @@ class _Reader:
         else:
             self._write(text)
 
-    def _unicode(self, value: int | None) -> None:
-        self._write(self._fonts.character((value or 0) % 0x10000, self._font))
+    def _unicode(self, value: int) -> None:
+        self._write(self._fonts.character(value % 0x10000, self._font))
         self._to_skip = self._group.fallback
 
-    def _fallback(self, value: int | None) -> None:
-        self._group.fallback = max(0, value or 0)
-
-    def _binary(self, value: int | None) -> None:
-        self._at += max(0, value or 0)
+    def _binary(self, value: int) -> None:
+        self._at += max(0, value)
         self._to_skip = max(0, self._to_skip - 1)
 
     def _add(self, data: bytes) -> None:
@@ -381,39 +358,20 @@ class _Reader:
             self._changes += any(change)
         return bool(change[0])
 
-    # --------------------------------------------------------------------------- formatting
-
     @property
     def _font(self) -> int:
         return self._group.look.get("font", NO_FONT)
 
-    def _look(self, value: int | None, name: str, least: int = 1) -> None:
-        """Switch a property of characters on, if the number is not less, or off."""
-        on = value is None or value >= least
-        if on != self._group.look.get(name, 0):
+    def _set(self, part: str, name: str, value: int) -> None:
+        """Set a property of characters (in `look`) or paragraphs."""
+        before = getattr(self._group, part)
+        if before.get(name) != value:
             self._decode()
-            self._group.look = {**self._group.look, name: int(on)}
-
-    def _use_font(self, value: int | None) -> None:
-        if value != self._font:
-            self._decode()
-            self._group.look = {**self._group.look, "font": value or 0}
-
-    def _default_font(self, value: int | None) -> None:
-        self._decode()
-        self._fonts.set_default(value or 0)
-
-    def _encoding(self, value: int | None) -> None:
-        self._fonts.set_encoding(f"cp{value}")
+            setattr(self._group, part, {**before, name: value})
 
     def _plain(self) -> None:
         self._decode()
         self._group.look = {}
-
-    def _paragraph(self, value: int | None, name: str) -> None:
-        """Set a property of paragraphs."""
-        if self._group.paragraph.get(name) != (value or 0):
-            self._group.paragraph = {**self._group.paragraph, name: value or 0}
 
     def _default_paragraph(self) -> None:
         self._group.paragraph = {}
@@ -478,15 +436,10 @@ class _Reader:
         return partial(Writer.item, depth=depth, mark=mark or "", text=text)
 
     def _item_text(self) -> None:
-        flow = self._flow
-
-        def end(mark: str) -> None:
-            flow.mark = mark
-
         if self._group.destination is not None:
             self._skip_group()
         else:
-            self._collect(end)
+            self._collect(partial(setattr, self._flow, "mark"))
 
     # ------------------------------------------------------------------------------- tables
 
@@ -497,22 +450,8 @@ class _Reader:
 
     def _begin_inner_row(self) -> None:
         """Read the shape of a row of a table in a table, which stands at the row's end."""
-        outer = self._row
-
-        def end() -> None:
-            self._row = outer
-
         self._become(NOTHING)
-        self._group.ends.append(end)
-
-    def _row_start(self, value: int | None) -> None:
-        self._row.places[0] = value or 0
-
-    def _cell_end(self, value: int | None) -> None:
-        self._row.places.append(value or 0)
-
-    def _merge(self, kind: str) -> None:
-        self._row.merged[len(self._row.places) - 1] = kind
+        self._group.ends.append(partial(setattr, self, "_row", self._row))
 
     def _end_cell(self, is_inner: bool = False) -> None:
         if self._group.destination is not None:
@@ -544,20 +483,15 @@ class _Reader:
         self._group.ends.append(self._end_field)
 
     def _field_code(self) -> None:
-        if not self._fields:
+        if self._fields:
+            self._collect(partial(setattr, self._fields[-1], "code"))
+        else:
             self._skip_group()
-            return
-        current = self._fields[-1]
-
-        def end(code: str) -> None:
-            current.code = code.strip()
-
-        self._collect(end)
 
     def _field_result(self) -> None:
         if self._fields:
             current = self._fields[-1]
-            is_page = self._flow.is_margin and current.kind in _PAGE_FIELDS
+            is_page = self._flow.is_margin and field_kind(current.code) in PAGE_FIELDS
             if is_page or current.form_text() is not None:
                 self._skip_group()
 
@@ -566,17 +500,18 @@ class _Reader:
         shown = "".join(self._shown[current.start : current.start + _MAX_SHOWN])
         own = current.form_text()
         if own is None:
-            own = current.text(shown)
-            self._unknown_boxes += current.kind == "FORMCHECKBOX" and not shown.strip()
+            own = field_text(current.code, shown)
+            is_box = field_kind(current.code) == "FORMCHECKBOX"
+            self._said["form field"] += is_box and not shown.strip()
         if own:
             self._write(own)
         if not self._fields:
             self._shown.clear()
 
-    def _form(self, value: int | None, name: str) -> None:
+    def _form(self, value: int, name: str) -> None:
         """Set a property of a form's field."""
         if self._fields:
-            self._fields[-1].form[name] = value or 0
+            self._fields[-1].form[name] = value
 
     def _form_entry(self) -> None:
         if self._fields:
@@ -588,35 +523,39 @@ class _Reader:
         if self._group.destination is None and not self._group.look.get("deleted"):
             self._flow.has_note_mark = True
 
-    def _endnote(self) -> None:
-        self._flow.is_endnote = True
+    def _note(self, outer: Flow, note: Flow) -> None:
+        text = written(self._writer, note.blocks).strip()
+        mark = "" if outer.has_note_mark else outer.line.take_raised().strip()
+        outer.has_note_mark = False
+        if mark:
+            text = text.removeprefix(mark).lstrip().removeprefix(mark)
+        else:
+            kind = "endnote" if note.is_endnote else "footnote"
+            self._counts[kind] += 1
+            mark = formatted(self._counts[kind], self._note_formats[kind])
+        outer.add_note(f"[^{mark}]", text)
 
-    def _note(self) -> None:
-        outer = self._flow
+    def _comment(self, outer: Flow, comment: Flow) -> None:
+        self._counts["comment"] += 1
+        author, self._author = " ".join(self._author.split()), ""
+        texts = filter(None, (author, written(self._writer, comment.blocks).strip()))
+        outer.add_note(f"[Comment {self._counts['comment']}]", ": ".join(texts))
 
-        def end(flow: Flow, blocks: list[Block]) -> None:
-            text = written(self._writer, blocks).strip()
-            mark = "" if outer.has_note_mark else outer.line.take_raised().strip()
-            outer.has_note_mark = False
-            if mark:
-                text = text.removeprefix(mark).lstrip().removeprefix(mark)
-            else:
-                kind = "endnote" if flow.is_endnote else "footnote"
-                self._counts[kind] += 1
-                mark = formatted(self._counts[kind], self._note_formats[kind])
-            outer.add_note(f"[^{mark}]", text)
+    def _margin(self, kind: str) -> None:
+        def end(_: Flow, margin: Flow) -> None:
+            self._margins.add(kind, written(self._writer, margin.blocks))
 
-        self._apart(end)
+        self._apart(end, is_margin=True)
 
-    def _first_note(self, value: int | None, kind: str) -> None:
-        self._counts[kind] = self._first_notes[kind] = max(1, value or 1) - 1
+    def _note_format(self, kind: str, numbers: str) -> None:
+        self._note_formats[kind] = numbers
+
+    def _first_note(self, value: int, kind: str) -> None:
+        self._counts[kind] = self._first_notes[kind] = max(1, value) - 1
 
     def _restart_notes(self, kind: str) -> None:
         self._restarting.add(kind)
         self._counts[kind] = self._first_notes[kind]
-
-    def _continue_notes(self, kind: str) -> None:
-        self._restarting.discard(kind)
 
     def _end_section(self) -> None:
         self._end_paragraph()
@@ -624,66 +563,28 @@ class _Reader:
             self._flow.put(Writer.end_section, 0)
             self._counts[kind] = self._first_notes[kind]
 
-    def _note_format(self, kind: str, numbers: str) -> None:
-        self._note_formats[kind] = numbers
-
-    def _comment_author(self) -> None:
-        def end(name: str) -> None:
-            self._author = " ".join(name.split())
-
-        self._collect(end)
-
-    def _comment(self) -> None:
-        outer = self._flow
-
-        def end(_: Flow, blocks: list[Block]) -> None:
-            self._counts["comment"] += 1
-            text = written(self._writer, blocks).strip()
-            author, self._author = self._author, ""
-            shown = f"{author}: {text}" if author else text
-            outer.add_note(f"[Comment {self._counts['comment']}]", shown)
-
-        self._apart(end)
-
-    def _margin(self, kind: str) -> None:
-        def end(_: Flow, blocks: list[Block]) -> None:
-            self._margins.add(kind, written(self._writer, blocks))
-
-        self._apart(end, is_margin=True)
-
     # ------------------------------------------------------------ boxes, pictures, formulas
 
-    def _box(self) -> None:
-        outer = self._flow
-        self._apart(lambda _, blocks: outer.after.extend(blocks))
-
-    def _property_name(self) -> None:
-        def end(name: str) -> None:
-            self._property = name.strip()
-
-        self._collect(end)
+    def _box(self, outer: Flow, box: Flow) -> None:
+        outer.after += box.blocks
 
     def _property_value(self) -> None:
-        template = _SHOWN_PROPERTIES.get(self._property)
-
-        def end(text: str) -> None:
-            if template and (line := " ".join(text.split())):
-                self._show(template.format(line))
-
+        template = _SHOWN_PROPERTIES.get(self._property.strip())
         if template is None:
             self._skip_group()
         else:
-            self._collect(end)
+            self._collect(partial(self._show_property, template=template))
+
+    def _show_property(self, text: str, template: str) -> None:
+        if line := " ".join(text.split()):
+            self._show(template.format(line))
 
     def _object_data(self) -> None:
-        self._embedded += 1
+        self._said["embedded file"] += 1
         self._skip_group()
 
-    def _alternatives(self) -> None:
-        self._is_alternative = True
-
     def _formula(self) -> None:
-        if self._group.destination is None or isinstance(self._group.destination, Collected):
+        if self._group.destination is None or type(self._group.destination) is Destination:
             formula = Formula()
             self._become(formula)
             self._group.ends.append(lambda: self._write(formula.text()))
@@ -717,62 +618,87 @@ _NOTES = [
     for prefix in prefixes
 ]
 """How the words for notes of the document and of a section begin."""
-_R = _Reader
-_SETTINGS: dict[bytes, Callable[[_Reader, int | None], None]] = {
-    b"u": _R._unicode, b"bin": _R._binary, b"uc": _R._fallback,
-    b"f": _R._use_font, b"deff": _R._default_font, b"ansicpg": _R._encoding,
-    b"v": partial(_R._look, name="hidden"), b"super": partial(_R._look, name="raised"),
-    b"up": partial(_R._look, name="raised", least=_MIN_RAISED),
-    **dict.fromkeys((b"deleted", b"mvf"), partial(_R._look, name="deleted")),
-    **dict.fromkeys((b"revised", b"mvt"), partial(_R._look, name="revised")),
+
+
+def _number(value: int | None) -> int:
+    return value or 0
+
+
+def _is_on(value: int | None, least: int = 1) -> int:
+    return value is None or value >= least
+
+
+def _off(_: int | None) -> int:
+    return False
+
+
+_PROPERTIES: dict[bytes, tuple[str, str, Callable[[int | None], int]]] = {
+    b"v": ("look", "hidden", _is_on), b"f": ("look", "font", _number),
+    **dict.fromkeys((b"deleted", b"mvf"), ("look", "deleted", _is_on)),
+    **dict.fromkeys((b"revised", b"mvt"), ("look", "revised", _is_on)),
+    b"super": ("look", "raised", _is_on),
+    b"up": ("look", "raised", partial(_is_on, least=_MIN_RAISED)),
+    **dict.fromkeys((b"sub", b"nosupersub", b"dn"), ("look", "raised", _off)),
+    b"intbl": ("paragraph", "intbl", _is_on),
     **{
-        name.encode(): partial(_R._paragraph, name=name)
+        name.encode(): ("paragraph", name, _number)
         for name in ("s", "outlinelevel", "itap", "ls", "ilvl", "li", "fi")
     },
+}  # fmt: skip
+"""Words that set a property of characters or paragraphs."""
+_R = _Reader
+_SETTINGS: dict[bytes, Callable[[_Reader, int], object]] = {
+    b"u": _R._unicode, b"bin": _R._binary,
+    b"uc": lambda reader, value: setattr(reader._group, "fallback", max(0, value)),
+    b"deff": lambda reader, value: reader._fonts.set_default(value),
+    b"ansicpg": lambda reader, value: reader._fonts.set_encoding(f"cp{value}"),
     **{
         name.encode(): partial(_R._form, name=name) for name in ("fftype", "ffres", "ffdefres")
     },
-    b"trleft": _R._row_start, b"cellx": _R._cell_end,
+    b"trleft": lambda reader, value: reader._row.begin(value),
+    b"cellx": lambda reader, value: reader._row.places.append(value),
     b"ftnstart": partial(_R._first_note, kind="footnote"),
     b"aftnstart": partial(_R._first_note, kind="endnote"),
 }  # fmt: skip
-"""What is done at words with a number."""
-_ACTIONS: dict[bytes, Callable[[_Reader], None]] = {
+"""Other words with a number."""
+_ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     **{word: partial(_R._special, text=text) for word, text in _SPECIAL.items()},
-    b"rtf": _R._begin_file, b"upr": _R._alternatives,
+    b"rtf": _R._begin_file, b"upr": _R._skip_alternative,
     b"par": _R._end_paragraph, b"sect": _R._end_section,
     b"pard": _R._default_paragraph, b"plain": _R._plain,
-    **dict.fromkeys((b"sub", b"nosupersub", b"dn"), lambda reader: reader._look(0, "raised")),
     b"mac": lambda reader: reader._fonts.set_encoding("mac_roman"),
     b"pc": lambda reader: reader._fonts.set_encoding("cp437"),
     b"pca": lambda reader: reader._fonts.set_encoding("cp850"),
     b"fonttbl": lambda reader: reader._become(reader._fonts),
     b"stylesheet": lambda reader: reader._become(reader._styles),
-    **dict.fromkeys(
-        (b"listtable", b"listoverridetable"), lambda reader: reader._become(reader._lists)
-    ),
+    b"listtable": lambda reader: reader._become(reader._lists),
+    b"listoverridetable": lambda reader: reader._become(reader._lists),
     b"leveltext": lambda reader: reader._collect(reader._lists.pattern),
     b"listtext": _R._item_text, b"pntext": _R._item_text,
-    b"intbl": lambda reader: reader._paragraph(1, "intbl"),
     b"trowd": _R._begin_row, b"nesttableprops": _R._begin_inner_row,
-    b"clmrg": partial(_R._merge, kind="clmrg"), b"clvmrg": partial(_R._merge, kind="clvmrg"),
+    b"clmrg": lambda reader: reader._row.merge("clmrg"),
+    b"clvmrg": lambda reader: reader._row.merge("clvmrg"),
     b"cell": _R._end_cell, b"nestcell": partial(_R._end_cell, is_inner=True),
     b"row": _R._end_row, b"nestrow": _R._end_inner_row,
     b"field": _R._begin_field, b"fldinst": _R._field_code, b"fldrslt": _R._field_result,
     b"ffl": _R._form_entry,
-    b"chftn": _R._note_mark, b"footnote": _R._note, b"ftnalt": _R._endnote,
+    b"chftn": _R._note_mark,
+    b"footnote": lambda reader: reader._apart(reader._note),
+    b"ftnalt": lambda reader: setattr(reader._flow, "is_endnote", True),
     **{
         prefix + b"ftnn" + code: partial(_R._note_format, kind=kind, numbers=numbers)
         for prefix, kind in _NOTES for code, numbers in _NUMBERS.items()
     },
     **{prefix + b"ftnrestart": partial(_R._restart_notes, kind=kind) for prefix, kind in _NOTES},
-    **{prefix + b"ftnrstcont": partial(_R._continue_notes, kind=kind) for prefix, kind in _NOTES},
-    b"atnauthor": _R._comment_author, b"annotation": _R._comment,
+    b"annotation": lambda reader: reader._apart(reader._comment),
     **{
         kind.encode() + pages: partial(_R._margin, kind=kind)
         for kind in ("header", "footer") for pages in (b"", b"l", b"r", b"f")
     },
-    b"shptxt": _R._box, b"dptxbxtext": _R._box, b"sn": _R._property_name, b"sv": _R._property_value,
+    **dict.fromkeys((b"shptxt", b"dptxbxtext"), lambda reader: reader._apart(reader._box)),
+    b"atnauthor": lambda reader: reader._collect(partial(setattr, reader, "_author")),
+    b"sn": lambda reader: reader._collect(partial(setattr, reader, "_property")),
+    b"sv": _R._property_value,
     b"pict": lambda reader: reader._become(NOTHING), b"objdata": _R._object_data,
     b"moMath": _R._formula,
 }  # fmt: skip

@@ -33,12 +33,23 @@ class RowShape:
     merged: dict[int, str] = field(default_factory=dict)
     """The cells that are parts of others: of the one before (`clmrg`) or above (`clvmrg`)."""
 
+    def begin(self, place: int) -> None:
+        self.places[0] = place
+
+    def merge(self, kind: str) -> None:
+        """Make the next cell a part of another one."""
+        self.merged[len(self.places) - 1] = kind
+
 
 class Flow:
     """Text with paragraphs of its own: the document's, or that of a note, box or margin."""
 
-    def __init__(self, emit: Callable[[Block], object], is_margin: bool = False) -> None:
-        self._emit = emit
+    def __init__(
+        self, emit: Callable[[Block], object] | None = None, is_margin: bool = False
+    ) -> None:
+        """`emit` gets each block; without it, they are in `blocks`."""
+        self.blocks: list[Block] = []
+        self._emit = emit or self.blocks.append
         self._tables: list[_Table] = []
         """The tables that have not ended yet: each is in a cell of the one before it."""
         self.line = Line()

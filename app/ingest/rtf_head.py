@@ -36,36 +36,36 @@ _MAX_BASES = 50
 
 
 class Destination:
-    """Gets what is in a group that is no text of the document. This base class ignores it."""
+    """Keeps what is in a group that is no text of the document."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
 
     def put(self, text: str) -> None:
         """Add text."""
+        self._pieces.append(text)
+
+    def text(self) -> str:
+        return "".join(self._pieces)
 
     def word(self, word: bytes, value: int) -> bool:
         """Read a word. Returns whether it has a meaning of its own here."""
         return False
 
 
-NOTHING = Destination()
-
-
-class Collected(Destination):
-    """Keeps the text of a group."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-
+class _Nothing(Destination):
     def put(self, text: str) -> None:
-        self._pieces.append(text)
+        """Ignore it."""
 
-    def text(self) -> str:
-        return "".join(self._pieces)
+
+NOTHING = _Nothing()
 
 
 class Formula(Destination):
     """A formula, whose parts are groups in each other."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._open = [Element("oMath")]
 
     def begin(self, name: str) -> None:
@@ -91,14 +91,11 @@ class Formula(Destination):
 class _Named(Destination):
     """Descriptions that end with a name and a semicolon."""
 
-    def __init__(self) -> None:
-        self._name: list[str] = []
-
     def put(self, text: str) -> None:
-        self._name.append(text)
+        super().put(text)
         if ";" in text:
-            self._define("".join(self._name).partition(";")[0].strip())
-            self._name.clear()
+            self._define(self.text().partition(";")[0].strip())
+            self._pieces.clear()
 
     def _define(self, name: str) -> None:
         raise NotImplementedError
@@ -239,6 +236,7 @@ class Lists(Destination):
     """The lists that a file defines. They are counted for files that do not contain the numbers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.counters = Counters()
         self._lists: dict[int, SharedList] = {}
         self._is_override = False
