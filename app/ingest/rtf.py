@@ -39,7 +39,6 @@ _TOKEN = re.compile(
 _SKIPPED_TOKEN = re.compile(
     rb"\\bin(?![a-zA-Z])([0-9]{1,10})?[0-9]* ?|\\.|([{}])|[^\\{}]+", re.DOTALL
 )
-_OPENED = re.compile(rb"\s*\{")
 _MAX_GROUPS = 1000
 _MAX_FLOWS = 8
 """Groups, and notes and boxes inside each other, that are nested deeper are not read."""
@@ -84,6 +83,10 @@ class _Group:
     """How paragraphs are formatted, by the words for it. Never changed, only replaced, as `look`"""
     ends: list[Callable[[], object]] = field(default_factory=list)
     """What to do at the end of the group, the last first."""
+
+    def end(self) -> None:
+        while self.ends:
+            self.ends.pop()()
 
 
 @dataclass(slots=True)
@@ -153,17 +156,17 @@ class _Reader:
             if word is not None:
                 self._control(word, None if number is None else int(number))
             elif plain is not None:
-                self._opened = self._opened and plain.isspace()
                 self._add(plain)
             elif brace is not None:
-                self._brace(brace)
+                self._begin() if brace == b"{" else self._end()
             elif code is not None:
                 self._add(bytes([int(code, 16)]))
             elif sign is not None:
-                self._escape(sign)
+                self._control(sign, None)
         while self._outer:
-            self._close()
-        self._close()
+            self._end()
+        self._decode()
+        self._group.end()
         self._finish(self._flow, self._group)
         return whole_characters(self._margins.around(self._writer.text()))
 
@@ -182,13 +185,7 @@ class _Reader:
 
     # ------------------------------------------------------------------------------- groups
 
-    def _brace(self, brace: bytes) -> None:
-        if brace == b"}":
-            if self._outer:
-                self._close()
-            elif self._at > self._last_word:
-                self._at = len(self._data)  # bytes after the end
-            return
+    def _begin(self) -> None:
         self._decode()
         self._star, self._to_skip, self._opened = False, 0, True
         group = self._group
@@ -204,14 +201,14 @@ class _Reader:
         if len(self._outer) == 1:
             self._outer.clear()
 
-    def _close(self) -> None:
+    def _end(self) -> None:
         self._decode()
         self._star, self._to_skip, self._opened = False, 0, False
-        inner = self._group
         if self._outer:
-            self._group = self._outer.pop()
-        while inner.ends:
-            inner.ends.pop()()
+            inner, self._group = self._group, self._outer.pop()
+            inner.end()
+        elif self._at > self._last_word:
+            self._at = len(self._data)  # bytes after the end
 
     def _skip_group(self) -> None:
         """Go to the end of the innermost group."""
@@ -223,17 +220,15 @@ class _Reader:
             self._at = token.end() + int(token[1] or 0)
             depth += (token[2] == b"{") - (token[2] == b"}")
 
-    def _become(self, destination: Destination) -> None:
+    def _become(self, destination: Destination | None) -> None:
         """Put what is in this group there."""
         self._decode()
         self._group.destination = destination
 
-    def _skip_alternative(self) -> None:
-        """Skip the next group, which is an older form of the one after it."""
-        if (opened := _OPENED.match(self._data, self._at)) is not None:
-            self._at = opened.end()
-            self._skip_group()
-            self._at += 1
+    def _begin_alternative(self) -> None:
+        """Read the newer form of text whose older one was ignored."""
+        if len(self._outer) > 1:
+            self._become(self._outer[-2].destination)
 
     def _collect(self, then: Callable[[str], object]) -> None:
         """Give the text of this group to a function, at its end."""
@@ -288,17 +283,6 @@ class _Reader:
             destination.begin(word[1:].decode())
             self._group.ends.append(destination.end)
 
-    def _escape(self, sign: bytes) -> None:
-        if sign == b"*":
-            self._star = self._opened
-        elif sign in b"\\{}":
-            self._opened = False
-            self._add(sign)
-        elif sign in b"\r\n":
-            self._end_paragraph()
-        elif sign in _ESCAPED:
-            self._special(_ESCAPED[sign])
-
     def _special(self, text: str) -> None:
         """Add a character that has a word, unless it is in place of a Unicode character."""
         self._opened = False
@@ -317,6 +301,7 @@ class _Reader:
 
     def _add(self, data: bytes) -> None:
         """Add text that is not decoded."""
+        self._opened = self._opened and data.isspace()
         skipped = min(self._to_skip, len(data))
         self._to_skip -= skipped
         if self._group.destination is not NOTHING:
@@ -599,14 +584,14 @@ _SKIPPED = frozenset(
     b" xmlnstbl".split()
 )
 """Groups without text of the document."""
-_TRANSPARENT = frozenset(b"do formfield moMathPara picprop result shp shpinst shppict ud".split())
+_TRANSPARENT = frozenset(b"do formfield moMathPara picprop result shp shpinst shppict".split())
 """Groups that are read like the text around them, also if they may be skipped."""
-_ESCAPED = {b"~": "\xa0", b"_": "\u2011", b"\t": "\t"}
 _SPECIAL = {
     b"line": "\n", b"lbr": "\n", b"page": "\n", b"column": "\n", b"tab": "\t",
     b"emdash": "—", b"endash": "–", b"bullet": "•", b"lquote": "‘", b"rquote": "’",
     b"ldblquote": "“", b"rdblquote": "”", b"emspace": " ", b"enspace": " ", b"qmspace": " ",
     b"zwj": "\u200d", b"zwnj": "\u200c", b"ltrmark": "\u200e", b"rtlmark": "\u200f",
+    b"~": "\xa0", b"_": "\u2011", b"\t": "\t",
 }  # fmt: skip
 _NUMBERS = {
     b"ar": "decimal", b"alc": "lowerLetter", b"auc": "upperLetter", b"rlc": "lowerRoman",
@@ -663,8 +648,10 @@ _SETTINGS: dict[bytes, Callable[[_Reader, int], object]] = {
 """Other words with a number."""
 _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     **{word: partial(_R._special, text=text) for word, text in _SPECIAL.items()},
-    b"rtf": _R._begin_file, b"upr": _R._skip_alternative,
-    b"par": _R._end_paragraph, b"sect": _R._end_section,
+    **{sign: partial(_R._add, data=sign) for sign in (b"\\", b"{", b"}")},
+    b"*": lambda reader: setattr(reader, "_star", reader._opened),
+    b"rtf": _R._begin_file, b"ud": _R._begin_alternative, b"sect": _R._end_section,
+    **dict.fromkeys((b"par", b"\r", b"\n"), _R._end_paragraph),
     b"pard": _R._default_paragraph, b"plain": _R._plain,
     b"mac": lambda reader: reader._fonts.set_encoding("mac_roman"),
     b"pc": lambda reader: reader._fonts.set_encoding("cp437"),
@@ -699,7 +686,8 @@ _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     b"atnauthor": lambda reader: reader._collect(partial(setattr, reader, "_author")),
     b"sn": lambda reader: reader._collect(partial(setattr, reader, "_property")),
     b"sv": _R._property_value,
-    b"pict": lambda reader: reader._become(NOTHING), b"objdata": _R._object_data,
+    **dict.fromkeys((b"pict", b"upr"), lambda reader: reader._become(NOTHING)),
+    b"objdata": _R._object_data,
     b"moMath": _R._formula,
 }  # fmt: skip
 """What is done at other words."""
