@@ -143,6 +143,8 @@ class _Reader:
         self._first_notes: Counter[str] = Counter()
         self._restarting: set[str] = set()
         """Kinds of notes that are counted in each section."""
+        self._in_section: set[str] = set()
+        """Kinds of notes that the section has."""
         self._change = (0, 0)
         self._changes = 0
         self._said: Counter[str] = Counter()
@@ -516,6 +518,10 @@ class _Reader:
             text = text.removeprefix(mark).lstrip().removeprefix(mark)
         else:
             kind = "endnote" if note.is_endnote else "footnote"
+            if kind in self._restarting - self._in_section:
+                self._writer.end_section()
+                self._counts[kind] = self._first_notes[kind]
+            self._in_section.add(kind)
             self._counts[kind] += 1
             mark = formatted(self._counts[kind], self._note_formats[kind])
         outer.add_note(f"[^{mark}]", text)
@@ -538,15 +544,12 @@ class _Reader:
     def _first_note(self, value: int, kind: str) -> None:
         self._counts[kind] = self._first_notes[kind] = max(1, value) - 1
 
-    def _restart_notes(self, kind: str) -> None:
-        self._restarting.add(kind)
-        self._counts[kind] = self._first_notes[kind]
+    def _restart_notes(self, kind: str, is_on: bool) -> None:
+        (self._restarting.add if is_on else self._restarting.discard)(kind)
 
     def _end_section(self) -> None:
         self._end_paragraph()
-        for kind in self._restarting:
-            self._flow.put(Writer.end_section, 0)
-            self._counts[kind] = self._first_notes[kind]
+        self._in_section.clear()
 
     # ------------------------------------------------------------ boxes, pictures, formulas
 
@@ -676,7 +679,10 @@ _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
         prefix + b"ftnn" + code: partial(_R._note_format, kind=kind, numbers=numbers)
         for prefix, kind in _NOTES for code, numbers in _NUMBERS.items()
     },
-    **{prefix + b"ftnrestart": partial(_R._restart_notes, kind=kind) for prefix, kind in _NOTES},
+    **{
+        prefix + b"ftn" + word: partial(_R._restart_notes, kind=kind, is_on=word == b"restart")
+        for prefix, kind in _NOTES for word in (b"restart", b"rstcont")
+    },
     b"annotation": lambda reader: reader._apart(reader._comment),
     **{
         kind.encode() + pages: partial(_R._margin, kind=kind)
