@@ -191,7 +191,7 @@ class Styles(_Named):
     def __init__(self) -> None:
         super().__init__()
         self._words: dict[bytes, int] = {}
-        """What is said of the style that is being read."""
+        """Properties of the style that is being read."""
         self._own: dict[int, Style] = {}
         self._found: dict[int, Style] = {}
 
