@@ -131,7 +131,8 @@ class _Reader:
         self._flow = Flow(lambda block: block(self._writer))
         self._flows = 1
         self._row = RowShape()
-        self._fields: list[_Field] = []
+        self._fields = [_Field(0)]
+        """The fields that have not ended, below one that stands for none."""
         self._shown: list[str] = []
         """Texts since the outermost field began."""
         self._property = ""
@@ -276,6 +277,9 @@ class _Reader:
             setting(self, value or 0)
         elif (action := _ACTIONS.get(word)) is not None:
             action(self)
+        elif (action := _IN_TEXT.get(word)) is not None:
+            if destination is None:
+                action(self)
         elif not self._opened or word in _TRANSPARENT:
             pass
         elif star or word in _SKIPPED:
@@ -333,7 +337,7 @@ class _Reader:
         look = self._group.look
         kind = "hidden" if look.get("hidden") else "raised" if look.get("raised") else ""
         self._flow.line.add(text, kind)
-        if self._fields:
+        if len(self._fields) > 1:
             self._shown.append(text[:_MAX_SHOWN])
 
     def _is_deleted(self) -> bool:
@@ -422,18 +426,11 @@ class _Reader:
         depth = flow.depth(paragraph.get("li", 0), paragraph.get("ilvl", 0) if used else 0)
         return partial(Writer.item, depth=depth, mark=mark or "", text=text)
 
-    def _item_text(self) -> None:
-        if self._group.destination is not None:
-            self._skip_group()
-        else:
-            self._collect(partial(setattr, self._flow, "mark"))
-
     # ------------------------------------------------------------------------------- tables
 
     def _begin_row(self) -> None:
         self._row = RowShape()
-        if self._group.destination is None:
-            self._flow.in_row = True
+        self._flow.in_row = self._flow.in_row or self._group.destination is None
 
     def _begin_inner_row(self) -> None:
         """Read the shape of a row of a table in a table, which stands at the row's end."""
@@ -441,8 +438,6 @@ class _Reader:
         self._group.ends.append(partial(setattr, self, "_row", self._row))
 
     def _end_cell(self, is_inner: bool = False) -> None:
-        if self._group.destination is not None:
-            return
         self._decode()
         table = max(2, self._group.paragraph.get("itap", 0)) if is_inner else 1
         if self._flow.has_paragraph:
@@ -450,8 +445,6 @@ class _Reader:
         self._flow.end_cell(table)
 
     def _end_row(self) -> None:
-        if self._group.destination is not None:
-            return
         self._decode()
         if self._flow.line.text().strip():
             self._end_cell()
@@ -459,28 +452,17 @@ class _Reader:
         self._flow.end_row(1, self._row)
         self._flow.in_row = False
 
-    def _end_inner_row(self) -> None:
-        if self._group.destination in (None, NOTHING):
-            self._flow.end_row(2, self._row)
-
     # ------------------------------------------------------------------------------- fields
 
     def _begin_field(self) -> None:
         self._fields.append(_Field(len(self._shown)))
         self._group.ends.append(self._end_field)
 
-    def _field_code(self) -> None:
-        if self._fields:
-            self._collect(partial(setattr, self._fields[-1], "code"))
-        else:
-            self._skip_group()
-
     def _field_result(self) -> None:
-        if self._fields:
-            current = self._fields[-1]
-            is_page = self._flow.is_margin and field_kind(current.code) in PAGE_FIELDS
-            if is_page or current.form_text() is not None:
-                self._skip_group()
+        current = self._fields[-1]
+        is_page = self._flow.is_margin and field_kind(current.code) in PAGE_FIELDS
+        if is_page or current.form_text() is not None:
+            self._skip_group()
 
     def _end_field(self) -> None:
         current = self._fields.pop()
@@ -492,23 +474,16 @@ class _Reader:
             self._said["form field"] += is_box and not shown.strip()
         if own:
             self._write(own)
-        if not self._fields:
+        if len(self._fields) == 1:
             self._shown.clear()
 
     def _form(self, value: int, name: str) -> None:
-        """Set a property of a form's field."""
-        if self._fields:
-            self._fields[-1].form[name] = value
-
-    def _form_entry(self) -> None:
-        if self._fields:
-            self._collect(self._fields[-1].entries.append)
+        self._fields[-1].form[name] = value
 
     # ----------------------------------------------------------------------- notes, margins
 
     def _note_mark(self) -> None:
-        if self._group.destination is None and not self._group.look.get("deleted"):
-            self._flow.has_note_mark = True
+        self._flow.has_note_mark = not self._group.look.get("deleted")
 
     def _note(self, outer: Flow, note: Flow) -> None:
         text = written(self._writer, note.blocks).strip()
@@ -664,15 +639,13 @@ _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     b"listtable": lambda reader: reader._become(reader._lists),
     b"listoverridetable": lambda reader: reader._become(reader._lists),
     b"leveltext": lambda reader: reader._collect(reader._lists.pattern),
-    b"listtext": _R._item_text, b"pntext": _R._item_text,
     b"trowd": _R._begin_row, b"nesttableprops": _R._begin_inner_row,
     b"clmrg": lambda reader: reader._row.merge("clmrg"),
     b"clvmrg": lambda reader: reader._row.merge("clvmrg"),
-    b"cell": _R._end_cell, b"nestcell": partial(_R._end_cell, is_inner=True),
-    b"row": _R._end_row, b"nestrow": _R._end_inner_row,
-    b"field": _R._begin_field, b"fldinst": _R._field_code, b"fldrslt": _R._field_result,
-    b"ffl": _R._form_entry,
-    b"chftn": _R._note_mark,
+    b"nestrow": lambda reader: reader._flow.end_row(2, reader._row),
+    b"field": _R._begin_field, b"fldrslt": _R._field_result,
+    b"fldinst": lambda reader: reader._collect(partial(setattr, reader._fields[-1], "code")),
+    b"ffl": lambda reader: reader._collect(reader._fields[-1].entries.append),
     b"footnote": lambda reader: reader._apart(reader._note),
     b"ftnalt": lambda reader: setattr(reader._flow, "is_endnote", True),
     **{
@@ -697,3 +670,12 @@ _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     b"moMath": _R._formula,
 }  # fmt: skip
 """What is done at other words."""
+_IN_TEXT: dict[bytes, Callable[[_Reader], object]] = {
+    **dict.fromkeys(
+        (b"listtext", b"pntext"),
+        lambda reader: reader._collect(partial(setattr, reader._flow, "mark")),
+    ),
+    b"cell": _R._end_cell, b"nestcell": partial(_R._end_cell, is_inner=True),
+    b"row": _R._end_row, b"chftn": _R._note_mark,
+}  # fmt: skip
+"""What is done at words that have a meaning only in the text of the document."""
