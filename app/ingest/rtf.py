@@ -109,6 +109,19 @@ class _Field:
         return None
 
 
+@dataclass(slots=True)
+class _Notes:
+    """Counts footnotes or endnotes."""
+
+    format: str
+    first: int = 1
+    restarts: bool = False
+    """Whether they are counted in each section."""
+    counted: int = 0
+    in_section: int = 0
+    """How many the section has so far."""
+
+
 class _Reader:
     """Reads a file once."""
 
@@ -139,13 +152,8 @@ class _Reader:
         """The name of a property of a shape."""
         self._author = ""
         self._margins = markdown.Margins()
-        self._counts: Counter[str] = Counter()
-        self._note_formats = {"footnote": "decimal", "endnote": "lowerRoman"}
-        self._first_notes: Counter[str] = Counter()
-        self._restarting: set[str] = set()
-        """Kinds of notes that are counted in each section."""
-        self._in_section: set[str] = set()
-        """Kinds of notes that the section has."""
+        self._notes = {"footnote": _Notes("decimal"), "endnote": _Notes("lowerRoman")}
+        self._comments = 0
         self._change = (0, 0)
         self._changes = 0
         self._said: Counter[str] = Counter()
@@ -396,7 +404,7 @@ class _Reader:
         if used and mark is not None:
             self._marked.add(used)
         elif used and used not in self._marked and text.strip():
-            mark = self._lists.next(used, paragraph.get("ilvl", 0))
+            mark = self._lists.counters.next(str(used), paragraph.get("ilvl", 0))
         flow.put(self._block(flow, paragraph, mark, text), table)
         after, flow.after = flow.after, []
         for each in after:
@@ -420,8 +428,8 @@ class _Reader:
         if mark is None and is_hanging and (typed := _TYPED_MARK.match(text)):
             mark, text = item_mark(typed[1]), text[typed.end() :]
         used = paragraph.get("ls", 0)
-        if not mark and not (mark is None and used in self._marked and flow.in_list):
-            flow.end_list()
+        if not mark and not (mark is None and used in self._marked and flow.indents):
+            flow.indents.clear()
             return partial(Writer.paragraph, text=text)
         depth = flow.depth(paragraph.get("li", 0), paragraph.get("ilvl", 0) if used else 0)
         return partial(Writer.item, depth=depth, mark=mark or "", text=text)
@@ -492,20 +500,20 @@ class _Reader:
         if mark:
             text = text.removeprefix(mark).lstrip().removeprefix(mark)
         else:
-            kind = "endnote" if note.is_endnote else "footnote"
-            if kind in self._restarting - self._in_section:
+            notes = self._notes["endnote" if note.is_endnote else "footnote"]
+            if notes.restarts and not notes.in_section:
                 self._writer.end_section()
-                self._counts[kind] = self._first_notes[kind]
-            self._in_section.add(kind)
-            self._counts[kind] += 1
-            mark = formatted(self._counts[kind], self._note_formats[kind])
+                notes.counted = 0
+            mark = formatted(notes.first + notes.counted, notes.format)
+            notes.in_section += 1
+            notes.counted += 1
         outer.add_note(f"[^{mark}]", text)
 
     def _comment(self, outer: Flow, comment: Flow) -> None:
-        self._counts["comment"] += 1
+        self._comments += 1
         author, self._author = " ".join(self._author.split()), ""
         texts = filter(None, (author, written(self._writer, comment.blocks).strip()))
-        outer.add_note(f"[Comment {self._counts['comment']}]", ": ".join(texts))
+        outer.add_note(f"[Comment {self._comments}]", ": ".join(texts))
 
     def _margin(self, kind: str) -> None:
         def end(_: Flow, margin: Flow) -> None:
@@ -513,18 +521,13 @@ class _Reader:
 
         self._apart(end, is_margin=True)
 
-    def _note_format(self, kind: str, numbers: str) -> None:
-        self._note_formats[kind] = numbers
-
-    def _first_note(self, value: int, kind: str) -> None:
-        self._counts[kind] = self._first_notes[kind] = max(1, value) - 1
-
-    def _restart_notes(self, kind: str, is_on: bool) -> None:
-        (self._restarting.add if is_on else self._restarting.discard)(kind)
+    def _set_note(self, kind: str, name: str, value: str | int) -> None:
+        setattr(self._notes[kind], name, value)
 
     def _end_section(self) -> None:
         self._end_paragraph()
-        self._in_section.clear()
+        for notes in self._notes.values():
+            notes.in_section = 0
 
     # ------------------------------------------------------------ boxes, pictures, formulas
 
@@ -571,15 +574,14 @@ _SPECIAL = {
     b"zwj": "\u200d", b"zwnj": "\u200c", b"ltrmark": "\u200e", b"rtlmark": "\u200f",
     b"~": "\xa0", b"_": "\u2011", b"\t": "\t",
 }  # fmt: skip
-_NUMBERS = {
-    b"ar": "decimal", b"alc": "lowerLetter", b"auc": "upperLetter", b"rlc": "lowerRoman",
-    b"ruc": "upperRoman",
+_NOTE_WORDS: dict[bytes, tuple[str, str | bool]] = {
+    b"nar": ("format", "decimal"), b"nalc": ("format", "lowerLetter"),
+    b"nauc": ("format", "upperLetter"), b"nrlc": ("format", "lowerRoman"),
+    b"nruc": ("format", "upperRoman"), b"restart": ("restarts", True),
+    b"rstcont": ("restarts", False),
 }  # fmt: skip
-_NOTES = [
-    (prefix, kind)
-    for kind, prefixes in {"footnote": (b"", b"s"), "endnote": (b"a", b"sa")}.items()
-    for prefix in prefixes
-]
+"""How words for notes end, and what they set."""
+_NOTES = ((b"", "footnote"), (b"s", "footnote"), (b"a", "endnote"), (b"sa", "endnote"))
 """How the words for notes of the document and of a section begin."""
 
 
@@ -620,8 +622,8 @@ _SETTINGS: dict[bytes, Callable[[_Reader, int], object]] = {
     },
     b"trleft": lambda reader, value: reader._row.begin(value),
     b"cellx": lambda reader, value: reader._row.places.append(value),
-    b"ftnstart": partial(_R._first_note, kind="footnote"),
-    b"aftnstart": partial(_R._first_note, kind="endnote"),
+    b"ftnstart": lambda reader, value: reader._set_note("footnote", "first", max(1, value)),
+    b"aftnstart": lambda reader, value: reader._set_note("endnote", "first", max(1, value)),
 }  # fmt: skip
 """Other words with a number."""
 _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
@@ -649,12 +651,8 @@ _ACTIONS: dict[bytes, Callable[[_Reader], object]] = {
     b"footnote": lambda reader: reader._apart(reader._note),
     b"ftnalt": lambda reader: setattr(reader._flow, "is_endnote", True),
     **{
-        prefix + b"ftnn" + code: partial(_R._note_format, kind=kind, numbers=numbers)
-        for prefix, kind in _NOTES for code, numbers in _NUMBERS.items()
-    },
-    **{
-        prefix + b"ftn" + word: partial(_R._restart_notes, kind=kind, is_on=word == b"restart")
-        for prefix, kind in _NOTES for word in (b"restart", b"rstcont")
+        prefix + b"ftn" + word: partial(_R._set_note, kind=kind, name=name, value=value)
+        for prefix, kind in _NOTES for word, (name, value) in _NOTE_WORDS.items()
     },
     b"annotation": lambda reader: reader._apart(reader._comment),
     **{

@@ -63,7 +63,7 @@ class Flow:
         """Whether the number of a note was just shown."""
         self.in_row = False
         """Whether a row has started, for writers that do not mark its paragraphs."""
-        self._indents: list[tuple[int, int, int]] = []
+        self.indents: list[tuple[int, int, int]] = []
         """Indentation, level and depth of the items that contain the paragraph before."""
 
     @property
@@ -71,22 +71,15 @@ class Flow:
         """Whether there is a paragraph that has not ended."""
         return bool(self.line or self.mark or self.after)
 
-    @property
-    def in_list(self) -> bool:
-        return bool(self._indents)
-
     def depth(self, left: int, level: int) -> int:
         """How many items an item is in. Levels begin again in each list, indentations do not."""
-        while self._indents and self._indents[-1][:2] > (left, level):
-            self._indents.pop()
-        last = self._indents[-1] if self._indents else (-1, -1, -1)
+        while self.indents and self.indents[-1][:2] > (left, level):
+            self.indents.pop()
+        last = self.indents[-1] if self.indents else (-1, -1, -1)
         if last[:2] != (left, level):
             last = left, level, max(level, last[2] + 1)
-            self._indents.append(last)
+            self.indents.append(last)
         return last[2]
-
-    def end_list(self) -> None:
-        self._indents.clear()
 
     def add_note(self, mark: str, text: str) -> None:
         self.line.add(mark)

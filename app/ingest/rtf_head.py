@@ -284,7 +284,3 @@ class Lists(Destination):
         if self._level in self._levels:
             level = self._levels[self._level]
             self._levels[self._level] = replace(level, **properties)  # type: ignore[arg-type]
-
-    def next(self, number: int, level: int) -> str | None:
-        """The mark of the next item, as `item_mark` returns it. None: there is no such list."""
-        return self.counters.next(str(number), level)

@@ -140,6 +140,10 @@ ITEMS = {
     ),
     LISTS + r"\pard\ls1 a\par\pard\ls3 b\par c\par\pard\ls1 d": "(3) a\n(9) b\n(10) c\n(11) d",
     LISTS + r"\ls1\par a": "(3) a",
+    LISTS.replace(
+        r"\listoverridestartat", r"\listoverrideformat{\listlevel\levelnfc1{\leveltext\'02\'00.;}}"
+    )
+    + r"\pard\ls1 a\par\pard\ls3 b": "(3) a\nIV. b",
     r"{\li360\fi-360 1.\tx360\tab Warranty\par}{\li720\fi-360\endash\tab a\par}"
     r"{\li360\fi-360 2.\tab b\par}": "1. Warranty\n  - a\n2. b",
     r"{\li360\fi-360 Lessor\tab A. Smith\par}{\li0 1.\tab a\par}": "Lessor\tA. Smith\n\n1.\ta",
@@ -339,6 +343,9 @@ HOSTILE = [
     r"{\moMath{\mf",
     r"a\chftn{\footnote b}",
     r"{\upr{",
+    r"{\upr{a}{\*\ud{b",
+    r"{\field{\*\fldinst A}{\fldrslt a",
+    r"{\shptxt a\par ",
     r"{\pict\bin99999999 ",
 ]
 
