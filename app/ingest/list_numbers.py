@@ -18,49 +18,15 @@ _ROMAN = {
     9: "ix", 5: "v", 4: "iv", 1: "i",
 }  # fmt: skip
 _WORDS = [
-    "One",
-    "Two",
-    "Three",
-    "Four",
-    "Five",
-    "Six",
-    "Seven",
-    "Eight",
-    "Nine",
-    "Ten",
-    "Eleven",
-    "Twelve",
-    "Thirteen",
-    "Fourteen",
-    "Fifteen",
-    "Sixteen",
-    "Seventeen",
-    "Eighteen",
-    "Nineteen",
+    "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven",
+    "Twelve", "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen", "Nineteen",
     "Twenty",
-]
+]  # fmt: skip
 _ORDINALS = [
-    "First",
-    "Second",
-    "Third",
-    "Fourth",
-    "Fifth",
-    "Sixth",
-    "Seventh",
-    "Eighth",
-    "Ninth",
-    "Tenth",
-    "Eleventh",
-    "Twelfth",
-    "Thirteenth",
-    "Fourteenth",
-    "Fifteenth",
-    "Sixteenth",
-    "Seventeenth",
-    "Eighteenth",
-    "Nineteenth",
-    "Twentieth",
-]
+    "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth",
+    "Eleventh", "Twelfth", "Thirteenth", "Fourteenth", "Fifteenth", "Sixteenth", "Seventeenth",
+    "Eighteenth", "Nineteenth", "Twentieth",
+]  # fmt: skip
 _HAN = "〇一二三四五六七八九"
 _ALPHABETS = {
     "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
@@ -170,7 +136,9 @@ class ListCounter:
 
 
 @dataclass(slots=True)
-class _List:
+class SharedList:
+    """A list, which several instances may count together."""
+
     levels: dict[int, Level]
     counter: ListCounter = field(default_factory=ListCounter)
     used: set[str] = field(default_factory=set)
@@ -178,27 +146,29 @@ class _List:
 
 
 class Counters:
-    """Counts the lists of a Word document."""
+    """Counts the lists of a document."""
 
-    def __init__(self, numbering: Element | None, lists: Mapping[str, str]) -> None:
-        """`numbering` is the root of `numbering.xml`. `lists` are the lists of styles, by the
-        styles' ids."""
-        self._lists: dict[str, _List] = {}
-        self._instances: dict[str, tuple[_List, dict[int, Level], dict[int, int]]] = {}
+    def __init__(
+        self, numbering: Element | None = None, of_styles: Mapping[str, str] | None = None
+    ) -> None:
+        """`numbering` is the root of a Word document's `numbering.xml`. `of_styles` are the lists
+        of its styles, by the styles' ids."""
+        self._instances: dict[str, tuple[SharedList, dict[int, Level], dict[int, int]]] = {}
+        lists: dict[str, SharedList] = {}
         root = () if numbering is None else numbering
         same_as: dict[str, str] = {}
         for each in root:
             if name_of(each) == "abstractNum":
                 id = attribute(each, "abstractNumId")
-                self._lists[id] = _List(_levels(each))
+                lists[id] = SharedList(_levels(each))
                 if (link := child(each, "numStyleLink")) is not None:
-                    same_as[id] = lists.get(attribute(link, "val"), "")
+                    same_as[id] = (of_styles or {}).get(attribute(link, "val"), "")
         nums = {attribute(each, "numId"): each for each in root if name_of(each) == "num"}
         for id, each in nums.items():
             abstract = _value(each, "abstractNumId")
             if abstract in same_as and same_as[abstract] in nums:
                 abstract = _value(nums[same_as[abstract]], "abstractNumId")
-            if abstract not in self._lists:
+            if abstract not in lists:
                 continue
             levels: dict[int, Level] = {}
             starts: dict[int, int] = {}
@@ -208,7 +178,14 @@ class Counters:
                 start = child(override, "startOverride")
                 if start is not None:
                     starts[level] = _number(attribute(start, "val"), 1)
-            self._instances[id] = self._lists[abstract], levels, starts
+            self.add(id, lists[abstract], levels, starts)
+
+    def add(
+        self, id: str, shared: SharedList, levels: dict[int, Level], starts: dict[int, int]
+    ) -> None:
+        """Add an instance of a list with levels of its own, and with numbers at which levels begin
+        when it is first used."""
+        self._instances[id] = shared, levels, starts
 
     def level_of(self, id: str, style: str) -> int:
         """The level of a list that paragraphs of a style have."""

@@ -21,8 +21,6 @@ _ALONE = re.compile(r"[+\-−]?\w[\w.,]*|[*†‡§¶#'′″]+")
 _ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
 _MAX_DEPTH = 10
-_MAX_EMPTY = 20
-"""Maximum cells of a table that is filled up, for each cell that it has."""
 
 
 def raised(text: str) -> str:
@@ -69,12 +67,17 @@ def plain(text: str) -> str:
     return _LIKE_FENCE.sub("    ", text) if "```" in text or "~~~" in text else text
 
 
+def max_cells(cells: int) -> int:
+    """How many cells a table with this many in its source may have when it is filled up."""
+    return 1_000 + 20 * cells
+
+
 def table(rows: Iterable[Sequence[str]]) -> str:
     """A table whose first row is the header. All rows have as many cells as the longest, unless
     that would multiply the text."""
     rows = [*rows]
     columns = max(map(len, rows), default=0)
-    is_even = columns * len(rows) <= 1_000 + _MAX_EMPTY * sum(map(len, rows))
+    is_even = columns * len(rows) <= max_cells(sum(map(len, rows)))
     lines = []
     for row in rows:
         cells = [" ".join(cell.split()).replace("|", "\\|") for cell in row]
@@ -175,7 +178,7 @@ class Writer:
         elif line:
             at = len(self._notes) if self._earlier is None else self._earlier
             own, self._notes = self._notes[at:], self._notes[:at]
-            self._end_section()
+            self.end_section()
             self._notes, self._earlier = own, None
             self._write("heading", f"{'#' * max(1, min(6, level))} {line}")
 
@@ -228,10 +231,11 @@ class Writer:
 
     def text(self) -> str:
         """All that was written."""
-        self._end_section()
+        self.end_section()
         return "".join(self._pieces)
 
-    def _end_section(self) -> None:
+    def end_section(self) -> None:
+        """Write the notes to what was written before."""
         self._end_code()
         for note in self._notes:
             self._write("note", note)

@@ -1,4 +1,4 @@
-"""The head of Rich Text: fonts, styles and lists."""
+"""The parts of Rich Text that are not its text: fonts, styles and lists, and formulas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import codecs
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from xml.etree.ElementTree import Element, SubElement
 
-from app.ingest.list_numbers import LEVELS, TICKED, Level, ListCounter
+from app.ingest.formulas import linear
+from app.ingest.list_numbers import LEVELS, TICKED, Counters, Level, SharedList
 from app.ingest.symbols import symbol
 
 _CHARACTER_SETS = {
@@ -30,6 +31,74 @@ _FORMATS = {
     39: "chineseCountingThousand", 45: "hebrew2", 46: "arabicAlpha", 58: "russianLower",
     59: "russianUpper", 255: "none",
 }  # fmt: skip
+_MAX_BASES = 50
+"""Styles are based on each other up to this depth."""
+
+
+class Destination:
+    """Keeps what is in a group that is no text of the document."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def put(self, text: str) -> None:
+        """Add text."""
+        self._pieces.append(text)
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def word(self, word: bytes, value: int) -> bool:
+        """Read a word. Returns whether it has a meaning of its own here."""
+        return False
+
+
+class _Nothing(Destination):
+    def put(self, text: str) -> None:
+        """Ignore it."""
+
+
+NOTHING = _Nothing()
+
+
+class Formula(Destination):
+    """A formula, whose parts are groups in each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = [Element("oMath")]
+
+    def begin(self, name: str) -> None:
+        around = self._open[-1]
+        self._open.append(SubElement(around, name))
+        if around.tag.endswith("Pr"):
+            self._open[-1].set("val", "")
+
+    def end(self) -> None:
+        self._open.pop()
+
+    def put(self, text: str) -> None:
+        part = self._open[-1]
+        if "val" in part.attrib:
+            part.set("val", (part.attrib["val"] + text)[:20])
+        else:
+            SubElement(part, "t").text = text
+
+    def text(self) -> str:
+        return linear(self._open[0])
+
+
+class _Named(Destination):
+    """Descriptions that end with a name and a semicolon."""
+
+    def put(self, text: str) -> None:
+        super().put(text)
+        if ";" in text:
+            self._define(self.text().partition(";")[0].strip())
+            self._pieces.clear()
+
+    def _define(self, name: str) -> None:
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -40,17 +109,18 @@ class _Font:
     has_signs: bool = False
 
 
-_NO_FONT = _Font()
+_UNKNOWN = _Font()
+NO_FONT = -1
+"""The number of the document's font."""
 
 
-class Fonts:
+class Fonts(_Named):
     """Decodes text by the fonts in which it is shown."""
 
-    WORDS: ClassVar = frozenset([b"f", b"fcharset", b"cpg"])
-
     def __init__(self) -> None:
+        super().__init__()
         self._encoding = "cp1252"
-        self._default: int | None = None
+        self._default = NO_FONT
         self._fonts: dict[int, _Font] = {}
         self._font = _Font()
         """The one that is being read."""
@@ -62,23 +132,24 @@ class Fonts:
     def set_default(self, number: int) -> None:
         self._default = number
 
-    def word(self, word: bytes, value: int) -> None:
-        """Read a word of the table of fonts."""
+    def word(self, word: bytes, value: int) -> bool:
         if word == b"f":
             self._font = self._fonts.setdefault(value, _Font())
         elif word == b"fcharset":
             self._font.encoding = _CHARACTER_SETS.get(value, "")
             self._font.has_signs = value == _SIGNS
-        else:
+        elif word == b"cpg":
             self._font.encoding = _encoding(f"cp{value}") or self._font.encoding
+        else:
+            return False
+        return True
 
-    def define(self, name: str) -> None:
-        """End the description of a font."""
+    def _define(self, name: str) -> None:
         self._font.name = name.lower()
         self._font.has_signs = self._font.has_signs or self._font.name in _SIGN_FONTS
 
-    def decoded(self, data: bytes | bytearray, number: int | None) -> str:
-        """What a font shows for bytes. None: the document's font."""
+    def decoded(self, data: bytes | bytearray, number: int) -> str:
+        """What a font shows for bytes."""
         font = self._used(number)
         if font.name in _SIGN_FONTS:
             return "".join(symbol(font.name, each) if each > 0x20 else chr(each) for each in data)
@@ -87,15 +158,14 @@ class Fonts:
                 return data.decode(font.encoding)
         return data.decode(self._encoding, "backslashreplace")
 
-    def character(self, code: int, number: int | None) -> str:
+    def character(self, code: int, number: int) -> str:
         """What a font shows for a Unicode character."""
         font = self._used(number)
         is_sign = font.has_signs and 0xF000 <= code < 0xF100
         return symbol(font.name, code) if is_sign else chr(code)
 
-    def _used(self, number: int | None) -> _Font:
-        number = self._default if number is None else number
-        return _NO_FONT if number is None else self._fonts.get(number, _NO_FONT)
+    def _used(self, number: int) -> _Font:
+        return self._fonts.get(self._default if number == NO_FONT else number, _UNKNOWN)
 
 
 def _encoding(name: str) -> str:
@@ -112,37 +182,45 @@ class Style:
     outline: int | None = None
     """The level of headings, from 0."""
     code: bool = False
+    based: int | None = None
 
 
-class Styles:
+class Styles(_Named):
     """The styles of paragraphs."""
 
     def __init__(self) -> None:
-        self._listed: dict[int, tuple[str, int, int | None]] = {}
-        """The name, the style it is based on, and the outline level of each."""
+        super().__init__()
+        self._words: dict[bytes, int] = {}
+        """Properties of the style that is being read."""
+        self._own: dict[int, Style] = {}
         self._found: dict[int, Style] = {}
 
-    def add(self, number: int, name: str, based: int, outline: int | None) -> None:
-        self._listed[number] = name, based, outline
+    def word(self, word: bytes, value: int) -> bool:
+        self._words[word] = value
+        return False
+
+    def _define(self, name: str) -> None:
+        words, self._words = self._words, {}
+        if not words.keys() & {b"cs", b"ds", b"ts"}:  # of characters, sections or tables
+            outline = words.get(b"outlinelevel")
+            if outline is None:
+                heading = _HEADING.fullmatch(name)
+                outline = int(heading[1]) - 1 if heading else 0 if name.lower() == "title" else None
+            code = _CODE.match(name) is not None
+            self._own[words.get(b"s", 0)] = Style(outline, code, words.get(b"sbasedon"))
 
     def get(self, number: int) -> Style:
-        chain: dict[int, None] = {}
-        each = number
-        while each in self._listed and each not in self._found and each not in chain:
-            chain[each] = None
-            each = self._listed[each][1]
-        for each in reversed(chain):
-            name, based, outline = self._listed[each]
-            self._found[each] = _style(name, outline, self._found.get(based, Style()))
-        return self._found.get(number, Style())
-
-
-def _style(name: str, outline: int | None, base: Style) -> Style:
-    if outline is None:
-        heading = _HEADING.fullmatch(name)
-        is_title = name.lower() == "title"
-        outline = int(heading[1]) - 1 if heading else 0 if is_title else base.outline
-    return Style(outline, base.code or _CODE.match(name) is not None)
+        if number not in self._found:
+            outline, code = None, False
+            each = self._own.get(number)
+            for _ in range(_MAX_BASES):
+                if each is None:
+                    break
+                outline = each.outline if outline is None else outline
+                code = code or each.code
+                each = None if each.based is None else self._own.get(each.based)
+            self._found[number] = Style(outline, code)
+        return self._found[number]
 
 
 def item_mark(shown: str) -> str:
@@ -154,69 +232,55 @@ def item_mark(shown: str) -> str:
     return "-" if is_bullet or sign == "o" else sign
 
 
-class Lists:
+class Lists(Destination):
     """The lists that a file defines. They are counted for files that do not contain the numbers."""
 
-    WORDS: ClassVar = frozenset(
-        b"levelnfc levelnfcn levelstartat lfolevel list listid listlevel listoverride ls".split()
-    )
-
     def __init__(self) -> None:
-        self._levels: list[Level] = []
-        """Of the list that is being read."""
-        self._lists: dict[int, list[Level]] = {}
-        self._used: dict[int, tuple[int, dict[int, int]]] = {}
-        """For each list as paragraphs name it: the list, and numbers at which levels begin."""
+        super().__init__()
+        self.counters = Counters()
+        self._lists: dict[int, SharedList] = {}
         self._is_override = False
-        self._starts: dict[int, int] = {}
-        self._level = -1
         self._id = 0
-        self._counters: dict[int, ListCounter] = {}
-        self._begun: set[int] = set()
+        self._levels: dict[int, Level] = {}
+        """Levels of the list or override that is being read."""
+        self._starts: dict[int, int] = {}
+        """Numbers at which an override begins levels."""
+        self._level = -1
 
-    def word(self, word: bytes, number: int) -> None:
-        """Read a word of the table of lists, or of the table of overrides."""
-        if word == b"list":
-            self._levels, self._is_override = [], False
-        elif word == b"listoverride":
-            self._starts, self._level, self._is_override = {}, -1, True
+    def word(self, word: bytes, value: int) -> bool:
+        if word in (b"list", b"listoverride"):
+            self._is_override = word == b"listoverride"
+            self._levels, self._starts, self._level = {}, {}, -1
         elif word == b"listid":
-            self._id = number
+            self._id = value
             if not self._is_override:
-                self._lists[number] = self._levels
+                self._lists[value] = SharedList(self._levels)
         elif word == b"ls":
-            self._used[number] = self._id, self._starts
-        elif word == b"lfolevel":
-            self._level += 1
-        elif self._is_override:
-            if word == b"levelstartat":
-                self._starts[self._level] = number
-        elif word == b"listlevel":
-            self._levels.append(Level())
-        elif self._levels:
-            if word in (b"levelnfc", b"levelnfcn"):
-                shown = _FORMATS.get(number, "decimal")
-                self._levels[-1] = replace(self._levels[-1], format=shown)
-            elif word == b"levelstartat":
-                self._levels[-1] = replace(self._levels[-1], start=number)
+            if self._id in self._lists:
+                self.counters.add(str(value), self._lists[self._id], self._levels, self._starts)
+        elif word in (b"listlevel", b"lfolevel"):
+            # An override may have a level inside.
+            self._level += not self._is_override or word == b"lfolevel"
+            if word == b"listlevel" and self._level < LEVELS:
+                self._levels[self._level] = Level()
+        elif word in (b"levelnfc", b"levelnfcn"):
+            self._change(format=_FORMATS.get(value, "decimal"))
+        elif word == b"levelstartat":
+            if self._level in self._levels:
+                self._change(start=value)
+            else:
+                self._starts[self._level] = value
+        else:
+            return False
+        return True
 
     def pattern(self, text: str) -> None:
         """What a level shows: its length, and characters; the first ones stand for levels."""
-        if self._levels and not self._is_override:
-            shown = (f"%{ord(each) + 1}" if ord(each) < LEVELS else each for each in text[1:])
-            length = ord(text[0]) if text else 0
-            pattern = "".join(list(shown)[:length])
-            self._levels[-1] = replace(self._levels[-1], pattern=pattern)
+        length = ord(text[0]) if text else 0
+        shown = [f"%{ord(each) + 1}" if ord(each) < LEVELS else each for each in text[1:]]
+        self._change(pattern="".join(shown[:length]))
 
-    def next(self, number: int, level: int) -> str | None:
-        """The mark of the next item, as `item_mark` returns it. None: there is no such list."""
-        id, starts = self._used.get(number, (0, {}))
-        levels = self._lists.get(id)
-        if not levels or not 0 <= level < len(levels):
-            return None
-        counter = self._counters.setdefault(id, ListCounter())
-        if number not in self._begun:
-            self._begun.add(number)
-            for each, start in starts.items():
-                counter.set(each, start)
-        return counter.next(level, dict(enumerate(levels[:LEVELS])))
+    def _change(self, **properties: str | int) -> None:
+        if self._level in self._levels:
+            level = self._levels[self._level]
+            self._levels[self._level] = replace(level, **properties)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from app.ingest.kinds import Kind, kind_of
 from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 from app.ingest.records import SkipReason
+from tests.ingest.documents import OPEN_DOCUMENT, WORD, zipped
 from tests.ingest.helpers import folder, intake, names, refusal, written
 from tests.tables import table
 
@@ -24,41 +25,20 @@ MHTML = (
     "Content-Transfer-Encoding: quoted-printable\r\n\r\n<p>Die K=C3=BCndigung.</p>\r\n--b--\r\n"
 )
 RTF = r"{\rtf1\ansi The rent is 500.\par}"
-OFFICE = "urn:oasis:names:tc:opendocument:xmlns"
-WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-
-
-def zipped(**members: str) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return out.getvalue()
-
 
 DOCX = zipped(
-    **{
+    {
         "docProps/app.xml": "<Properties/>",
-        "word/document.xml": f'<w:document xmlns:w="{WORD}"><w:body><w:p><w:r>'
+        "word/document.xml": f"<w:document {WORD}><w:body><w:p><w:r>"
         "<w:t>The rent is 500.</w:t></w:r></w:p></w:body></w:document>",
     }
 )
 
 
 def flat(kind: str, body: str, styles: str = "") -> str:
-    spaces = " ".join(
-        f'xmlns:{short}="{OFFICE}:{name}:1.0"'
-        for short, name in (
-            ("office", "office"),
-            ("style", "style"),
-            ("text", "text"),
-            ("table", "table"),
-            ("draw", "drawing"),
-        )
-    )
     return (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<office:document {spaces}'
-        ' xmlns:xlink="http://www.w3.org/1999/xlink" office:version="1.3"'
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<office:document {OPEN_DOCUMENT}'
+        ' office:version="1.3"'
         f' office:mimetype="application/vnd.oasis.opendocument.{kind}">{styles}'
         f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document>"
     )
@@ -186,14 +166,14 @@ def test_a_workbook_in_xml_with_formulas_and_hidden_sheets(tmp_path: Path) -> No
 @table(
     "name, content, sentence",
     [
-        ("a.xlsb", zipped(**{"xl/workbook.bin": "x"}), "a binary Excel workbook: save it as XLSX."),
-        ("a.pages", zipped(**{"Index/Document.iwa": "x"}), "export it as PDF or Word."),
-        ("a.numbers", zipped(**{"Index.zip": "x"}), "export it as PDF or Excel."),
-        ("a.key", zipped(**{"Index/Presentation.iwa": "x"}), "export it as PDF or PowerPoint."),
-        ("a", zipped(**{"index.apxl": "x"}), "export it as PDF or for Office."),
-        ("a.oxps", zipped(**{"FixedDocSeq.fdseq": "x"}), "an XPS file: save it as PDF."),
-        ("a.vsdx", zipped(**{"visio/document.xml": "x"}), "a Visio drawing: save it as PDF."),
-        ("a.zip", zipped(x="x"), "a binary file: only text, PDF and office documents"),
+        ("a.xlsb", zipped({"xl/workbook.bin": "x"}), "a binary Excel workbook: save it as XLSX."),
+        ("a.pages", zipped({"Index/Document.iwa": "x"}), "export it as PDF or Word."),
+        ("a.numbers", zipped({"Index.zip": "x"}), "export it as PDF or Excel."),
+        ("a.key", zipped({"Index/Presentation.iwa": "x"}), "export it as PDF or PowerPoint."),
+        ("a", zipped({"index.apxl": "x"}), "export it as PDF or for Office."),
+        ("a.oxps", zipped({"FixedDocSeq.fdseq": "x"}), "an XPS file: save it as PDF."),
+        ("a.vsdx", zipped({"visio/document.xml": "x"}), "a Visio drawing: save it as PDF."),
+        ("a.zip", zipped({"x": "x"}), "a binary file: only text, PDF and office documents"),
         ("a.doc", OLE + "WordDocument\0".encode("utf-16-le"), "not supported: save it as DOCX."),
         ("a", OLE + "Workbook\0".encode("utf-16-le"), "not supported: save it as XLSX."),
         ("a.xls", b"\x09\x08\x10\0\0\x06\x05\0", "not supported: save it as XLSX."),
@@ -239,7 +219,7 @@ def test_documents_of_apples_programs_that_are_folders(tmp_path: Path) -> None:
 
 
 def test_a_presentation_is_no_key(tmp_path: Path) -> None:
-    talk = zipped(**{"Index/Presentation.iwa": "x"})
+    talk = zipped({"Index/Presentation.iwa": "x"})
     docs = folder(tmp_path / "docs", **{"a": "a", "talk.key": talk, "server.key": "AAAA"})
     found = {each.path: each.reason for each in intake(docs).skipped}
     assert found == {
@@ -258,7 +238,7 @@ def test_documents_on_standard_input_may_begin_with_any_member(first: str) -> No
     with zipfile.ZipFile(io.BytesIO(DOCX)) as file:
         members = {first: "<x/>" if first[-1] != "/" else ""}
         members |= {name: file.read(name).decode() for name in file.namelist() if name != first}
-    (document,) = read(["-"], io.BytesIO(zipped(**members))).documents
+    (document,) = read(["-"], io.BytesIO(zipped(members))).documents
     assert document.text == "The rent is 500.\n"
 
 

@@ -9,53 +9,17 @@ import struct
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import openpyxl
 import pytest
 
 from app.ingest.limits import ReadLimits
+from tests.ingest.documents import DRAWING, LINKS, OPEN_DOCUMENT, TYPE, WORD, links, zipped
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 from tests.tables import slow, table
 
 NOTICE = "The notice period is 30 days."
-WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-DRAWING = (
-    'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
-    ' xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"'
-    ' xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"'
-    ' xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"'
-)
-LINKS = "http://schemas.openxmlformats.org/package/2006/relationships"
-TYPE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
-OFFICE = "".join(
-    f' xmlns:{short}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
-    for short, name in {
-        "office": "office",
-        "text": "text",
-        "table": "table",
-        "draw": "drawing",
-        "presentation": "presentation",
-    }.items()
-)
-
-
-def zipped(members: Mapping[str, str | bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return out.getvalue()
-
-
-def links(**targets: str) -> str:
-    """Relationships: for each id its type and target, such as `slide slides/slide1.xml`."""
-    listed = "".join(
-        f'<Relationship Id="{name}" Type="{TYPE}{kind}" Target="{target}"/>'
-        for name, (kind, target) in ((name, each.split(" ")) for name, each in targets.items())
-    )
-    return f'<Relationships xmlns="{LINKS}">{listed}</Relationships>'
 
 
 def docx(body: str, **more: str | bytes) -> bytes:
@@ -109,7 +73,7 @@ def pptx(*slides: str, **more: str | bytes) -> bytes:
 
 def opendocument(kind: str, body: str, styles: str = "") -> bytes:
     content = (
-        f"<office:document-content{OFFICE}><office:automatic-styles>{styles}"
+        f"<office:document-content {OPEN_DOCUMENT}><office:automatic-styles>{styles}"
         f"</office:automatic-styles><office:body><office:{kind}>{body}</office:{kind}>"
         "</office:body></office:document-content>"
     )

@@ -7,38 +7,22 @@ from pathlib import Path
 from app.ingest.archive import Archive
 from app.ingest.opendocument import OpenDocument
 from app.ingest.parts import Part
+from tests.ingest.documents import OPEN_DOCUMENT, zipped
 from tests.ingest.helpers import intake, written
-from tests.ingest.test_office import zipped
 from tests.tables import table
-
-_OASIS = "urn:oasis:names:tc:opendocument:xmlns"
-NAMES = " ".join(
-    f'xmlns:{short}="{_OASIS}:{name}:1.0"'
-    for short, name in {
-        "office": "office",
-        "style": "style",
-        "text": "text",
-        "table": "table",
-        "draw": "drawing",
-        "presentation": "presentation",
-        "svg": "svg-compatible",
-        "form": "form",
-    }.items()
-)
-NAMES += ' xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 
 def document(kind: str, body: str, styles: str = "", named: str = "", **parts: str) -> bytes:
     """`styles` are those of content.xml, `named` the content of styles.xml; `parts` are objects."""
     content = (
-        f"<office:document-content {NAMES}><office:automatic-styles>{styles}"
+        f"<office:document-content {OPEN_DOCUMENT}><office:automatic-styles>{styles}"
         f"</office:automatic-styles><office:body><office:{kind}>{body}</office:{kind}>"
         "</office:body></office:document-content>"
     )
     members: dict[str, str | bytes] = {
         "mimetype": f"application/vnd.oasis.opendocument.{kind}",
         "content.xml": content,
-        "styles.xml": f"<office:document-styles {NAMES}>{named}</office:document-styles>",
+        "styles.xml": f"<office:document-styles {OPEN_DOCUMENT}>{named}</office:document-styles>",
     }
     members |= {f"{name.replace('_', ' ')}/content.xml": each for name, each in parts.items()}
     return zipped(members)
@@ -238,7 +222,7 @@ def test_what_calc_shows() -> None:
 def test_what_impress_shows() -> None:
     frame = '<draw:frame presentation:class="{}"><draw:text-box>{}</draw:text-box></draw:frame>'
     chart = (
-        f"<office:document-content {NAMES}><office:chart><chart><title>{p('Sales')}</title>"
+        f"<office:document-content {OPEN_DOCUMENT}><office:chart><chart><title>{p('Sales')}</title>"
         f"<table:table>{tr(cell(''), cell(p('Q1')))}{tr(cell(p('Rent')), NINE)}"
         "</table:table></chart></office:chart></office:document-content>"
     )

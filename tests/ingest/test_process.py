@@ -21,8 +21,8 @@ from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.reader import read_content
 from app.ingest.records import ReadCancelled, Rejected, SkipReason
 from app.ingest.text import Decoded
+from tests.ingest.documents import zipped
 from tests.ingest.helpers import check_sentence, intake, refusal, written
-from tests.ingest.test_kinds import zipped
 from tests.ingest.test_pdf import pdf_of
 from tests.tables import table
 
@@ -115,7 +115,7 @@ def test_it_ends_when_its_parent_is_gone() -> None:
 def book(sections: int, text: str) -> bytes:
     items = '<item id="s" href="s.xhtml" media-type="application/xhtml+xml"/>'
     return zipped(
-        **{
+        {
             "mimetype": "application/epub+zip",
             "META-INF/container.xml": '<container><rootfiles><rootfile full-path="c.opf"/>'
             "</rootfiles></container>",

@@ -12,8 +12,8 @@ from app.ingest.number_formats import shown_number
 from app.ingest.parts import Part
 from app.ingest.sheet_text import column_name
 from app.ingest.sheets import Workbook
+from tests.ingest.documents import DRAWING, links, zipped
 from tests.ingest.helpers import intake, written
-from tests.ingest.test_office import DRAWING, links, zipped
 from tests.tables import table
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'

@@ -8,7 +8,8 @@ from app.ingest.archive import Archive
 from app.ingest.charts import chart_lines
 from app.ingest.parts import Part
 from app.ingest.slides import Slides
-from tests.ingest.test_office import DRAWING, links, pptx, slide
+from tests.ingest.documents import DRAWING, links
+from tests.ingest.test_office import pptx, slide
 from tests.tables import table
 
 NAMES = f'{DRAWING} xmlns:m="m" xmlns:a14="a14" xmlns:mc="mc" xmlns:cx="cx"'

@@ -11,8 +11,9 @@ from app.ingest.list_numbers import formatted
 from app.ingest.parts import Part
 from app.ingest.symbols import symbol
 from app.ingest.word import WordDocument
+from tests.ingest.documents import DRAWING, WORD, links, zipped
 from tests.ingest.helpers import intake, written
-from tests.ingest.test_office import DRAWING, WORD, docx, links, zipped
+from tests.ingest.test_office import docx
 from tests.tables import table
 
 NAMES = (

@@ -50,6 +50,17 @@ def test_a_place_has_the_part_that_it_is_in(
     assert place_of(text, text.index(word), first_line).text == expected
 
 
+@table(
+    "name, place",
+    [
+        *((name, "page 99, line 1") for name in ("a.pdf", "book.epub#3", "")),
+        *((name, "line 2") for name in ("README.md", "notes.txt", "contract.rtf", "a.py")),
+    ],
+)
+def test_a_line_like_a_mark_in_a_text_is_a_line(name: str, place: str) -> None:
+    assert place_of("[Page 99]\nx", 10, name=name).text == place
+
+
 def test_a_retrieved_part_has_the_page_line_and_headings_of_its_file() -> None:
     text = "[Page 1]\n# Term\none\n\n[Page 2]\ntwo\nthree\n"
     start = text.index("two")
