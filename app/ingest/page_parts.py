@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element, SubElement
 
 from app.ingest.formulas import linear
-from app.ingest.html_source import attributes_of, is_empty
-from app.ingest.markdown import INVISIBLE, Line, Writer
+from app.ingest.html_elements import SPECIAL
+from app.ingest.html_source import Tag
+from app.ingest.markdown import Line, Writer
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _HEADING_MARK = re.compile(r"^#{1,6} ", re.MULTILINE)
@@ -59,7 +60,7 @@ class Flow:
             if self.pieces and not self.pieces[-1][0].endswith("\n"):
                 self.pieces.append(("\n", ""))
         elif self.pieces:
-            self._lines.append(self._shown().translate(INVISIBLE))
+            self._lines.append(self._shown())
 
     def end_paragraph(self) -> None:
         self.end_line()
@@ -188,8 +189,8 @@ class Choice:
         self._options: list[list[str]] = []
         self._chosen: list[int] = []
 
-    def option(self, attributes: Mapping[str, str]) -> None:
-        if "selected" in attributes:
+    def option(self, is_chosen: bool) -> None:
+        if is_chosen:
             self._chosen.append(len(self._options))
         self._options.append([])
 
@@ -211,15 +212,25 @@ class Formula:
         self._texts: list[str] = []
         self._all: list[str] = []
 
-    def start(self, name: str, attributes: str) -> None:
+    def takes(self, tag: Tag) -> bool:
+        """Read a tag, if it is one of the formula."""
+        if tag.is_end and tag.name != "math":
+            self._end(tag.name)
+        elif not tag.is_end and tag.name not in SPECIAL:
+            self._start(tag)
+        else:
+            return False
+        return True
+
+    def _start(self, tag: Tag) -> None:
         if len(self._open) < _MAX_FORMULA_DEPTH:
             self._end_text()
-            known = attributes_of(attributes) if name in ("mfrac", "mfenced") else {}
-            child = SubElement(self._open[-1], name, known)
-            if not is_empty(name, attributes):
+            known = tag.attributes if tag.name in ("mfrac", "mfenced") else {}
+            child = SubElement(self._open[-1], tag.name, known)
+            if not tag.is_empty:
                 self._open.append(child)
 
-    def end(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         for at in range(len(self._open) - 1, 0, -1):
             if self._open[at].tag == name:
                 self._end_text()
