@@ -86,7 +86,10 @@ class OpenElements:
         at, name = len(self._open), element.name
         if name in SPECIAL:
             self._special.append(at)
-        self._places.setdefault(name, []).append(at)
+        if name in self._places:
+            self._places[name].append(at)
+        else:
+            self._places[name] = [at]
         self._open.append(element)
         self.hidden += element.is_hidden
 
@@ -112,7 +115,7 @@ class OpenElements:
             return
         at = self._places[name][-1]
         if at == len(self._open) - 1:
-            self._end_from(at)
+            self._end_last()
         elif self._last(_END_SCOPES.get(name, _SCOPE)) <= at:
             if name in SPECIAL or not self._special or self._special[-1] < at:
                 self._end_from(at)
@@ -133,17 +136,21 @@ class OpenElements:
 
     def _end_from(self, at: int) -> None:
         while len(self._open) > at:
-            element = self._open.pop()
-            if element.name in SPECIAL:
-                self._special.pop()
-            if not element.is_ended:
-                self._end(element)
+            self._end_last()
+
+    def _end_last(self) -> None:
+        element = self._open.pop()
+        if element.name in SPECIAL:
+            self._special.pop()
+        if not element.is_ended:
+            self._end(element)
 
     def _end(self, element: Element) -> None:
         element.is_ended = True
         places = self._places[element.name]
-        places.pop()
-        if not places:
+        if len(places) > 1:
+            places.pop()
+        else:
             del self._places[element.name]
         self.hidden -= element.is_hidden
         if element.rest is not None:

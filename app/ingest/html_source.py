@@ -78,7 +78,7 @@ def parts(source: str) -> Iterator[Tag | str]:
         text, slash, name, attributes = token.groups()
         at = token.end()
         if text:
-            yield _unescaped(text)
+            yield _unescaped(text) if "&" in text else text
         if name is None and (begin := _NAME.match(source, at)) is not None:
             end = _tag_end(source, begin.end(), unclosed)
             if end < 0:

@@ -64,6 +64,8 @@ class Flow:
 
     def end_paragraph(self) -> None:
         self.end_line()
+        if not self._lines:
+            return
         lines, self._lines = self._lines, []
         if not any(map(str.strip, lines)):
             return

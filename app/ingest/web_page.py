@@ -24,7 +24,6 @@ from app.ingest.html_elements import (
 )
 from app.ingest.html_source import Tag, parts
 from app.ingest.list_numbers import formatted
-from app.ingest.markdown import INVISIBLE
 from app.ingest.page_parts import (
     Cell,
     Choice,
@@ -42,7 +41,9 @@ from app.ingest.page_parts import (
 _PAGE = re.compile(
     r"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+)?html\b", re.I
 )
-_SPACE = re.compile(r"[ \t\r\n\f]+")
+_SPACE = re.compile(r"(?:[\t\r\n\f]| [ \t\r\n\f])[ \t\r\n\f]*")
+"""White space that is not a single space."""
+_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]")
 _LINE_END = re.compile(r"\r\n?")
 _STYLE_SHEET = re.compile(r"<style|stylesheet", re.IGNORECASE)
 _PERMALINK = re.compile(r"[¶§#🔗↵⏎↑^]|↩[\ufe0e\ufe0f]?\d{0,3}")
@@ -163,9 +164,9 @@ class _Reader:
     def text(self, text: str) -> None:
         if self._elements.hidden:
             return
-        if not text.isascii():
-            text = text.translate(INVISIBLE)
         flow = self._flow
+        if not text.isascii():
+            text = _INVISIBLE.sub("", text)
         if self._formula is not None:
             self._formula.add(text)
             return
@@ -176,7 +177,8 @@ class _Reader:
             text = _LINE_END.sub("\n", text)
             text = text if flow.pieces else text.removeprefix("\n")
         else:
-            text = _SPACE.sub(" ", text)
+            if "  " in text or not text.isprintable():
+                text = _SPACE.sub(" ", text)
             if ("{{" in text or "{%" in text) and "code" not in self._elements:
                 self.is_template = True
         if self._is_reading:
