@@ -85,10 +85,22 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     return mail
 
 
+class _Message(email.message.Message):
+    """A mail, or a part of one. Each line is compared with the boundaries of all parts around it,
+    so those that are nested too deeply are not divided."""
+
+    depth = 0
+
+    def attach(self, payload: Any) -> None:
+        payload.depth = self.depth + 1
+        super().attach(payload)
+
+    def get_boundary(self, failobj: Any = None) -> Any:
+        return failobj if self.depth > MAX_DEPTH else super().get_boundary(failobj)
+
+
 def _parsed(data: bytes, check: Callable[[], None]) -> email.message.Message:
-    """Parse a mail. With nested parts, the time of each line grows with their number, so `check` is
-    called in between."""
-    parser = email.feedparser.BytesFeedParser()
+    parser = email.feedparser.BytesFeedParser(_Message)
     for at in range(0, len(data), _PIECE):
         check()
         parser.feed(data[at : at + _PIECE])
