@@ -356,6 +356,15 @@ def test_parts_that_are_no_text_are_named() -> None:
     assert (mail.text, mail.unread) == ("[Attachment image/png, not read]\nA\n", ["image/png"])
 
 
+ELSEWHERE = "Content-Type: message/external-body; access-type=anon-ftp"
+
+
+@table("name, shown", [("; name=a.txt", "a.txt"), ("", "a file that is kept elsewhere")])
+def test_files_that_are_not_in_the_mail_are_named(name: str, shown: str) -> None:
+    mail = read(multipart("mixed", f"{ELSEWHERE}{name}\n\nContent-Type: text/plain\n\n"))
+    assert (mail.text, mail.unread) == (f"[Attachment {shown}, not read]\n", [shown])
+
+
 def test_a_mail_of_too_many_layers_says_so() -> None:
     source = f"{PLAIN}A"
     for number in range(22):
