@@ -408,16 +408,13 @@ class _Reader:
 
     def _arranges(self, table: Table, grid: Sequence[Sequence[str]]) -> bool:
         """Whether a table only arranges texts on the page."""
-        if max(map(len, grid), default=0) < 2 or table.has_code:
-            return True
-        if table.role in ("presentation", "none"):
+        is_single = max(map(len, grid), default=0) < 2
+        if is_single or table.has_code or table.role in ("presentation", "none"):
             return True
         if self._kind is _Kind.BOOK:
             return False
-        if table.has_table:
-            return True
-        if table.has_header and self._kind is _Kind.PAGE:
-            return False
+        if table.has_table or (table.has_header and self._kind is _Kind.PAGE):
+            return table.has_table
         return any(
             len(cell.text) > _MAX_CELL or cell.text.count("\n\n") > 3
             for row in table.rows
