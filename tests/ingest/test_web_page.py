@@ -345,6 +345,7 @@ BLOCKS = {
     "<pre> </pre>A": "A",
     "<pre>&shy;</pre>A": "A",
     "A &shy; B": "A B",
+    "A&#xE0041;&#xE0042;\U000e0043B": "AB",
     "A<svg:style>p{}</svg:style>B</br>C": "AB\nC",
     "<p/>A<div/>B": "A\nB",
     "<img alt='{{a}}'>A": "[{{a}}]A",
