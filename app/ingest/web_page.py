@@ -46,6 +46,7 @@ _SPACE = re.compile(r"(?:[\t\r\n\f]| [ \t\r\n\f])[ \t\r\n\f]*")
 _INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]")
 _LINE_END = re.compile(r"\r\n?")
 _STYLE_SHEET = re.compile(r"<style|stylesheet", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\{[{%]")
 _PERMALINK = re.compile(r"[¶§#🔗↵⏎↑^]|↩[\ufe0e\ufe0f]?\d{0,3}")
 """The text of a link that only leads to the place at which it stands, or back to its note."""
 _NOTE_MARK = re.compile(r"[(\[]?([^\W_]{1,4}|[*†‡§¶#]{1,4})[)\]]?")
@@ -174,12 +175,12 @@ class _Reader:
             self._choice.add(text)
             return
         if flow.is_code:
-            text = _LINE_END.sub("\n", text)
+            text = _LINE_END.sub("\n", text) if "\r" in text else text
             text = text if flow.pieces else text.removeprefix("\n")
         else:
             if "  " in text or not text.isprintable():
                 text = _SPACE.sub(" ", text)
-            if ("{{" in text or "{%" in text) and "code" not in self._elements:
+            if "{" in text and _PLACEHOLDER.search(text) and "code" not in self._elements:
                 self.is_template = True
         if self._is_reading:
             flow.add(text, "reading")
