@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 _FOLD = re.compile(r"\r?\n[ \t]")
 _LINE = re.compile(r'([A-Za-z0-9-]++)((?:[^:"]|"[^"\r\n]*+")*+):(.*)')
@@ -20,24 +20,24 @@ _EVENTS = ("VEVENT", "VTODO")
 _TITLES = {"REQUEST": "Invitation", "CANCEL": "Cancelled event", "REPLY": "Reply to an invitation"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(NamedTuple):
     text: str
     parameters: dict[str, str]
 
 
-@dataclass(slots=True)
-class _Event:
-    values: dict[str, list[_Value]] = field(default_factory=dict)
+class _Event(dict[str, list[_Value]]):
+    """The values of an event by their names."""
 
     def first(self, name: str) -> str:
-        return self.values[name][0].text if name in self.values else ""
+        return self[name][0].text if name in self else ""
+
+    def all(self, name: str, shown: Callable[[_Value], str]) -> str:
+        return ", ".join(map(shown, self.get(name, ())))
 
 
 def calendar_events(source: str) -> Iterator[tuple[str, str]]:
     """Yield what each event says, and its description, which mails often repeat."""
-    title, inside = "Event", list[str]()
-    event = _Event()
+    title, inside, event = "Event", list[str](), _Event()
     for line in _FOLD.sub("", source).splitlines():
         found = _LINE.match(line)
         if found is None:
@@ -57,7 +57,7 @@ def calendar_events(source: str) -> Iterator[tuple[str, str]]:
                 key.upper(): text.strip('"') for key, text in _PARAMETER.findall(found[2])
             }
             text = _ESCAPED.sub(lambda hit: "\n" if hit[1] in "nN" else hit[1], value)
-            event.values.setdefault(name, []).append(_Value(text, parameters))
+            event.setdefault(name, []).append(_Value(text, parameters))
 
 
 def _lines(event: _Event) -> Iterator[str]:
@@ -65,13 +65,13 @@ def _lines(event: _Event) -> Iterator[str]:
         "What": event.first("SUMMARY"),
         "When": _time(event),
         "Where": event.first("LOCATION"),
-        "Due": ", ".join(_shown(each) for each in event.values.get("DUE", ())),
+        "Due": event.all("DUE", _shown),
         "Repeats": event.first("RRULE").replace("FREQ=", "").replace(";", ", ").lower(),
-        "Except": ", ".join(_shown(each) for each in event.values.get("EXDATE", ())),
-        "Instead of": ", ".join(_shown(each) for each in event.values.get("RECURRENCE-ID", ())),
+        "Except": event.all("EXDATE", _shown),
+        "Instead of": event.all("RECURRENCE-ID", _shown),
         "Status": event.first("STATUS").lower(),
-        "Organiser": ", ".join(_person(each) for each in event.values.get("ORGANIZER", ())),
-        "Invited": ", ".join(_person(each) for each in event.values.get("ATTENDEE", ())),
+        "Organiser": event.all("ORGANIZER", _person),
+        "Invited": event.all("ATTENDEE", _person),
         "Comment": event.first("COMMENT"),
         "Address": event.first("URL"),
     }
@@ -82,18 +82,18 @@ def _lines(event: _Event) -> Iterator[str]:
 
 def _time(event: _Event) -> str:
     """`2026-03-05 14:00 to 15:30 UTC`, `2026-03-05 to 2026-03-07`"""
-    if "DTSTART" not in event.values:
+    if "DTSTART" not in event:
         return ""
-    start = event.values["DTSTART"][0]
+    start = event["DTSTART"][0]
     begin, zone = _moment(start)
     if begin is None:
         return start.text
     is_day = "T" not in start.text
     end = begin
-    if "DTEND" in event.values:
-        last, end_zone = _moment(event.values["DTEND"][0])
+    if "DTEND" in event:
+        last, end_zone = _moment(event["DTEND"][0])
         if last is None or end_zone != zone:
-            return f"{_shown(start)} to {_shown(event.values['DTEND'][0])}"
+            return f"{_shown(start)} to {_shown(event['DTEND'][0])}"
         end = last - timedelta(days=1) if is_day else last  # the day after the last one
     elif length := _DURATION.fullmatch(event.first("DURATION")):
         weeks, days, hours, minutes = (int(each or 0) for each in length.groups())

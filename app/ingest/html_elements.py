@@ -5,8 +5,7 @@ Most pages leave out some end tags, and some have them in the wrong order.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -60,10 +59,10 @@ _OPTIONAL_ENDS = names("p li dt dd option optgroup rt rp head") | _ROWS | _CELLS
 
 @dataclass(slots=True)
 class Element:
-    """An open element. `close` is called at its end."""
+    """An open element. At its end, `rest` goes on."""
 
     name: str
-    close: Callable[[], None] | None = None
+    rest: Iterator[None] | None = None
     is_hidden: bool = False
     is_ended: bool = False
 
@@ -75,19 +74,22 @@ class OpenElements:
         self.hidden = 0
         """Number of hidden elements."""
         self._open: list[Element] = []
-        self._places: defaultdict[str, list[int]] = defaultdict(list)
-        """Where elements of a name are in `_open`."""
+        self._places: dict[str, list[int]] = {}
+        """Where elements of a name are in `_open`, for the names of open elements."""
         self._special: list[int] = []
         """Where special elements are in `_open`."""
 
     def __contains__(self, name: str) -> bool:
-        return bool(self._places.get(name))
+        return name in self._places
 
     def add(self, element: Element) -> None:
-        at = len(self._open)
-        if element.name in SPECIAL:
+        at, name = len(self._open), element.name
+        if name in SPECIAL:
             self._special.append(at)
-        self._places[element.name].append(at)
+        if name in self._places:
+            self._places[name].append(at)
+        else:
+            self._places[name] = [at]
         self._open.append(element)
         self.hidden += element.is_hidden
 
@@ -96,11 +98,11 @@ class OpenElements:
         if name not in _IMPLIED_ENDS:
             return
         ended, scope = _IMPLIED_ENDS[name]
-        found = [self._places[each][-1] for each in ended if each in self]
+        found = ended & self._places.keys()
         if not found:
             return
         limit = self._last(scope)
-        inside = [at for at in found if at > limit]
+        inside = [at for each in found if (at := self._places[each][-1]) > limit]
         if inside and name == "a":
             self.end("a")
         elif inside:
@@ -109,15 +111,16 @@ class OpenElements:
     def end(self, name: str) -> None:
         """End the innermost element of a name, unless it is out of reach. An element in a line ends
         also if blocks inside it go on."""
-        if name not in self:
+        if name not in self._places:
             return
         at = self._places[name][-1]
-        if self._last(_END_SCOPES.get(name, _SCOPE)) > at:
-            return
-        if name in SPECIAL or not self._special or self._special[-1] < at:
-            self._end_from(at)
-        else:
-            self._end(self._open[at])
+        if at == len(self._open) - 1:
+            self._end_last()
+        elif self._last(_END_SCOPES.get(name, _SCOPE)) <= at:
+            if name in SPECIAL or not self._special or self._special[-1] < at:
+                self._end_from(at)
+            else:
+                self._end(self._open[at])
 
     def end_all(self) -> bool:
         """Returns whether a hidden element had no end, although its name needs one."""
@@ -129,19 +132,26 @@ class OpenElements:
         return is_cut
 
     def _last(self, scope: frozenset[str]) -> int:
-        return max((self._places[each][-1] for each in scope if each in self), default=-1)
+        return max((self._places[each][-1] for each in scope & self._places.keys()), default=-1)
 
     def _end_from(self, at: int) -> None:
         while len(self._open) > at:
-            element = self._open.pop()
-            if element.name in SPECIAL:
-                self._special.pop()
-            if not element.is_ended:
-                self._end(element)
+            self._end_last()
+
+    def _end_last(self) -> None:
+        element = self._open.pop()
+        if element.name in SPECIAL:
+            self._special.pop()
+        if not element.is_ended:
+            self._end(element)
 
     def _end(self, element: Element) -> None:
         element.is_ended = True
-        self._places[element.name].pop()
+        places = self._places[element.name]
+        if len(places) > 1:
+            places.pop()
+        else:
+            del self._places[element.name]
         self.hidden -= element.is_hidden
-        if element.close is not None:
-            element.close()
+        if element.rest is not None:
+            next(element.rest, None)

@@ -9,71 +9,116 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
 
-_NAME = re.compile(r"</?([a-zA-Z][^\s/>]{0,50})")
+_TOKEN = re.compile(
+    r"""([^<]*+)(?:<(/?)([a-zA-Z][^\s/>]{0,50}+)"""
+    r"""((?:[^"'=>]++|=\s*+(?:"[^"<>]*+"|'[^'<>]*+')?+)*+)>)?+"""
+)
+"""A text and the tag after it, unless its quotes are wrong or contain `<` or `>`."""
+_NAME = re.compile(r"<(/?)([a-zA-Z][^\s/>]{0,50})")
 _PREFIX = re.compile(r"^(?:h|html|xhtml|svg|m|mml|math):")
 _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
+_LOOK = re.compile("hidden|none|collapse|popover|color|background", re.IGNORECASE)
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 
 _RAW = {
-    name: re.compile(f"</{name}", re.IGNORECASE)
+    name: re.compile(f"</(?:[a-z]+:)?{name}", re.IGNORECASE)
     for name in ("script", "style", "iframe", "noembed", "noframes")
 }
 """Elements whose content is not text of the page and has no tags."""
 _EMPTY = "area base br col embed hr img input link meta param source track wbr"
 _VOID = frozenset(_EMPTY.split())
 """Elements without content and end tag."""
+_MAX_KNOWN = 1_000
+"""Different tags to keep, because most are repeated."""
 
 
-def parts(source: str) -> Iterator[tuple[str, str]]:
-    """Yield tags in lower case, such as `p` and `/p`, with their attributes, and texts with an
-    empty tag."""
+class Tag:
+    """A start tag or an end tag. `</br>` is read as `<br>`, as browsers do."""
+
+    def __init__(self, slash: str, name: str, source: str) -> None:
+        """`source` is what follows the name."""
+        name = name.lower()
+        self.name = _PREFIX.sub("", name, count=1) if ":" in name else name
+        self.source = source
+        self.is_end = bool(slash) and name != "br"
+        self.is_empty = self.name in _VOID or (
+            source.endswith("/") and _SELF_CLOSED.search(source) is not None
+        )
+        """Whether the element has no content, as `<br>` and `<td/>`."""
+        self.has_look = name == "dialog" or _LOOK.search(source) is not None
+        """Whether its attributes may hide the element, or colour it."""
+
+    @cached_property
+    def attributes(self) -> dict[str, str]:
+        """Attributes by their names in lower case."""
+        found: dict[str, str] = {}
+        for hit in _ATTRIBUTE.finditer(self.source):
+            found.setdefault(hit[1].lower(), _unescaped(hit[2] or hit[3] or hit[4] or ""))
+        return found
+
+    @cached_property
+    def style(self) -> dict[str, str]:
+        """The declarations of the attribute `style`, in lower case."""
+        text = self.attributes.get("style", "").lower()
+        declarations = (each.partition(":") for each in text.split(";"))
+        return {
+            name.strip(): value.replace("!important", "").strip() for name, _, value in declarations
+        }
+
+
+def parts(source: str) -> Iterator[Tag | str]:
+    """Yield the tags and texts."""
+    tag_of = lru_cache(_MAX_KNOWN)(Tag)
     at, unclosed = 0, set[str]()
-    while (start := source.find("<", at)) >= 0:
-        if start > at:
-            yield "", unescaped(source[at:start])
-        name = _NAME.match(source, start)
-        if source.startswith("<!--", start):
-            at = source.find("-->", start + 2) + 3  # `<!-->` is a complete comment
-            if at < 3:
-                return
-        elif name is not None:
-            end = _tag_end(source, name.end(), unclosed)
+    while at < len(source) and (token := _TOKEN.match(source, at)) is not None:
+        text, slash, name, attributes = token.groups()
+        at = token.end()
+        if text:
+            yield _unescaped(text) if "&" in text else text
+        if name is None and (begin := _NAME.match(source, at)) is not None:
+            end = _tag_end(source, begin.end(), unclosed)
             if end < 0:
                 return
-            tag = name[1].lower()
-            yield (
-                ("/" if source[start + 1] == "/" else "") + _PREFIX.sub("", tag, count=1),
-                source[name.end() : end],
-            )
+            slash, name = begin.groups()
+            attributes = source[begin.end() : end]
             at = end + 1
-            if tag in _RAW and source[start + 1] != "/" and source[end - 1] != "/":
-                closing = _RAW[tag].search(source, at)
-                if closing is None:
-                    return
-                at = closing.start()
-        elif source[start + 1 : start + 2] in ("!", "?", "/"):
-            at = source.find(">", start) + 1
-            if at < 1:
-                return
-        else:
-            yield "", "<"
-            at = start + 1
-    yield "", unescaped(source[at:])
+        if name is not None:
+            tag = tag_of(slash, name, attributes)
+            yield tag
+            if tag.name in _RAW and not slash and not attributes.endswith("/"):
+                closing = _RAW[tag.name].search(source, at)
+                at = len(source) if closing is None else closing.start()
+        elif source.startswith("<!--", at):
+            at = _after("-->", source, at + 2)  # `<!-->` is a complete comment
+        elif source.startswith(("<!", "<?", "</"), at):
+            at = _after(">", source, at)
+        elif at < len(source):
+            yield "<"
+            at += 1
+
+
+def _after(sign: str, source: str, at: int) -> int:
+    found = source.find(sign, at)
+    return len(source) if found < 0 else found + len(sign)
 
 
 def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
     """Index of the `>` that ends a tag, outside of quotes; -1 if there is none. `unclosed` are
-    quotes that do not occur later."""
+    quotes that do not occur later, or that are not to be trusted."""
     first = at
     while True:
         stop = _TO_QUOTE.match(source, at)
         at = stop.end() if stop is not None else at
         character = source[at : at + 1]
-        if character in (">", ""):
-            return at if character else source.find(">", first)
+        if character == ">":
+            return at
+        if not character:
+            unclosed.update("\"'")  # so that the rest is not searched again for each tag
+            return source.find(">", first)
         if not _begins_value(source, at):
             at += 1
         elif character in unclosed or (closing := source.find(character, at + 1)) < 0:
@@ -91,30 +136,7 @@ def _begins_value(source: str, at: int) -> bool:
     return source[at - 1] == "="
 
 
-def is_empty(name: str, attributes: str) -> bool:
-    """Whether an element has no content, as `<br>` and `<td/>`."""
-    return name in _VOID or (
-        attributes.endswith("/") and _SELF_CLOSED.search(attributes) is not None
-    )
-
-
-def attributes_of(text: str) -> dict[str, str]:
-    """Attributes by their names in lower case."""
-    found: dict[str, str] = {}
-    for hit in _ATTRIBUTE.finditer(text):
-        found.setdefault(hit[1].lower(), unescaped(hit[2] or hit[3] or hit[4] or ""))
-    return found
-
-
-def style_of(attributes: dict[str, str]) -> dict[str, str]:
-    """The declarations of the attribute `style`, in lower case."""
-    declarations = (each.partition(":") for each in attributes.get("style", "").lower().split(";"))
-    return {
-        name.strip(): value.replace("!important", "").strip() for name, _, value in declarations
-    }
-
-
-def unescaped(text: str) -> str:
+def _unescaped(text: str) -> str:
     """Replace references such as `&amp;` by characters."""
     try:
         return html.unescape(text)

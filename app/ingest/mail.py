@@ -34,6 +34,10 @@ _WORD = re.compile(r"[^\W_]+")
 _MARKDOWN = (".md", ".markdown")
 _CALENDARS = ("text/calendar", "text/x-vcalendar", "application/ics")
 _MAILS = ("message/rfc822", "message/global", "message/news", "message/partial")
+_DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "quoted-printable": quopri.decodestring,
+    "base64": base64.b64decode,
+}
 _OTHER_FORMS = ("text/x-amp-html", "text/watch-html")
 """Forms of a mail for certain programs, which say the same as the others."""
 _ENOUGH_WORDS = 0.75
@@ -85,10 +89,22 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     return mail
 
 
+class _Message(email.message.Message):
+    """A mail, or a part of one. Each line is compared with the boundaries of all parts around it,
+    so those that are nested too deeply are not divided."""
+
+    depth = 0
+
+    def attach(self, payload: Any) -> None:
+        payload.depth = self.depth + 1
+        super().attach(payload)
+
+    def get_boundary(self, failobj: Any = None) -> Any:
+        return failobj if self.depth > MAX_DEPTH else super().get_boundary(failobj)
+
+
 def _parsed(data: bytes, check: Callable[[], None]) -> email.message.Message:
-    """Parse a mail. With nested parts, the time of each line grows with their number, so `check` is
-    called in between."""
-    parser = email.feedparser.BytesFeedParser()
+    parser = email.feedparser.BytesFeedParser(_Message)
     for at in range(0, len(data), _PIECE):
         check()
         parser.feed(data[at : at + _PIECE])
@@ -144,24 +160,25 @@ class _Reader:
         its pictures."""
         self._check()
         kind, name = part.get_content_type(), _header(part.get_filename())
-        inner = part.get_payload()
+        inner, has_parts = _inside(part), part.is_multipart()
         if depth > MAX_DEPTH:
             return [_unread(name)] if name else [_TOO_DEEP]
+        if kind == "message/external-body":
+            return [_unread(name or "a file that is kept elsewhere")]
         if kind in _MAILS:
             return self._attached_mail(part, name, depth)
         if kind == "text/rfc822-headers":
             head = _head(email.parser.HeaderParser().parsestr(_decoded(part).text.lstrip()))
             return [_Piece(f"\n[Headers of the returned mail]\n{head}", end="the returned mail")]
-        if kind.startswith("message/") and isinstance(inner, list):
-            return [_Piece(f"\n[Report]\n{_fields(_messages(inner))}", end="the report")]
-        if kind == "multipart/alternative" and isinstance(inner, list):
-            return self._chosen(_messages(inner), depth)
-        if isinstance(inner, list):
+        if kind.startswith("message/") and has_parts:
+            return [_Piece(f"\n[Report]\n{_fields(inner)}", end="the report")]
+        if kind == "multipart/alternative" and has_parts:
+            return self._chosen(inner, depth)
+        if has_parts:
             is_page = kind == "multipart/related"
-            parts = enumerate(_messages(inner))
             return [
                 piece
-                for at, each in parts
+                for at, each in enumerate(inner)
                 for piece in self._part(each, depth + 1, is_page and at > 0)
             ]
         if kind in _CALENDARS or name.lower().endswith(".ics"):
@@ -176,16 +193,13 @@ class _Reader:
         return [_unread(name or kind)] if shown or not related else []
 
     def _attached_mail(self, part: email.message.Message, name: str, depth: int) -> list[_Piece]:
-        inner = part.get_payload()
-        messages = _messages(inner) if isinstance(inner, list) else []
+        messages = _inside(part)
         encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
-        if messages and encoding == "quoted-printable":
-            source = quopri.decodestring(messages[0].as_bytes())
-            messages = [_parsed(source.lstrip(), self._check)]
-        elif messages and encoding == "base64" and not messages[0].keys():
+        is_plain = encoding == "base64" and messages and messages[0].keys()
+        if messages and encoding in _DECODERS and not is_plain:
             source = b""
             with suppress(ValueError):
-                source = base64.b64decode(messages[0].as_bytes())
+                source = _DECODERS[encoding](messages[0].as_bytes()).lstrip()
             messages = [_parsed(source, self._check)] if source else []
         if not messages:
             return [_unread(name or "a mail")]
@@ -268,8 +282,10 @@ def _fields(blocks: Iterable[email.message.Message]) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _messages(parts: list[Any]) -> list[email.message.Message]:
-    return [part for part in parts if isinstance(part, email.message.Message)]
+def _inside(part: email.message.Message) -> list[email.message.Message]:
+    """The parts of a part, or the mail that is attached."""
+    inner: Any = part.get_payload()
+    return inner if isinstance(inner, list) else []
 
 
 def _words(text: str) -> int:
@@ -281,22 +297,17 @@ def _unwrapped(lines: Iterable[str], is_spaced: bool) -> Iterator[str]:
     """Join the lines of paragraphs (`format=flowed`): each but the last ends with a space, which is
     not part of the text if `is_spaced` (`delsp=yes`)."""
     paragraph: list[str] = []
-    depth = 0
+    depth, is_open = 0, False
     for line in lines:
         text = line.lstrip(">")
         quotes = len(line) - len(text)
         text = text.removeprefix(" ") if quotes or _NEEDS_SPACE.match(text) else text
-        flows = text.endswith(" ") and text != _SIGNATURE
-        if paragraph and (quotes != depth or text == _SIGNATURE):
+        if paragraph and not (is_open and quotes == depth and text != _SIGNATURE):
             yield _quoted("".join(paragraph), depth)
             paragraph = []
-        depth = quotes
-        paragraph.append(text[:-1] if flows and is_spaced else text)
-        if not flows:
-            yield _quoted("".join(paragraph), depth)
-            paragraph = []
-    if paragraph:
-        yield _quoted("".join(paragraph), depth)
+        is_open, depth = text.endswith(" ") and text != _SIGNATURE, quotes
+        paragraph.append(text[:-1] if is_open and is_spaced else text)
+    yield _quoted("".join(paragraph), depth)
 
 
 def _quoted(text: str, depth: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from xml.etree.ElementTree import Element, SubElement
+from xml.etree.ElementTree import TreeBuilder
 
 from app.ingest.formulas import linear
-from app.ingest.html_source import attributes_of, is_empty
-from app.ingest.markdown import INVISIBLE, Line, Writer
+from app.ingest.html_elements import SPECIAL
+from app.ingest.html_source import Tag
+from app.ingest.markdown import Line, Writer
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _HEADING_MARK = re.compile(r"^#{1,6} ", re.MULTILINE)
@@ -59,10 +60,12 @@ class Flow:
             if self.pieces and not self.pieces[-1][0].endswith("\n"):
                 self.pieces.append(("\n", ""))
         elif self.pieces:
-            self._lines.append(self._shown().translate(INVISIBLE))
+            self._lines.append(self._shown())
 
     def end_paragraph(self) -> None:
         self.end_line()
+        if not self._lines:
+            return
         lines, self._lines = self._lines, []
         if not any(map(str.strip, lines)):
             return
@@ -188,8 +191,8 @@ class Choice:
         self._options: list[list[str]] = []
         self._chosen: list[int] = []
 
-    def option(self, attributes: Mapping[str, str]) -> None:
-        if "selected" in attributes:
+    def option(self, is_chosen: bool) -> None:
+        if is_chosen:
             self._chosen.append(len(self._options))
         self._options.append([])
 
@@ -207,41 +210,44 @@ class Formula:
     """An open formula in MathML."""
 
     def __init__(self) -> None:
-        self._open = [Element("math")]
+        self._builder = TreeBuilder()
+        self._root = self._builder.start("math", {})
+        self._open = ["math"]
         self._texts: list[str] = []
-        self._all: list[str] = []
 
-    def start(self, name: str, attributes: str) -> None:
+    def takes(self, tag: Tag) -> bool:
+        """Read a tag, if it is one of the formula."""
+        if tag.name in SPECIAL and not tag.is_end:
+            return False
+        if not tag.is_end:
+            self._start(tag)
+        elif tag.name != "math" and tag.name in self._open:
+            self._end(tag.name)
+        return not tag.is_end or tag.name != "math"
+
+    def _start(self, tag: Tag) -> None:
         if len(self._open) < _MAX_FORMULA_DEPTH:
-            self._end_text()
-            known = attributes_of(attributes) if name in ("mfrac", "mfenced") else {}
-            child = SubElement(self._open[-1], name, known)
-            if not is_empty(name, attributes):
-                self._open.append(child)
+            known = tag.attributes if tag.name in ("mfrac", "mfenced") else {}
+            self._builder.start(tag.name, {**known})
+            self._open.append(tag.name)
+            if tag.is_empty:
+                self._end(tag.name)
 
-    def end(self, name: str) -> None:
-        for at in range(len(self._open) - 1, 0, -1):
-            if self._open[at].tag == name:
-                self._end_text()
-                del self._open[at:]
-                break
+    def _end(self, name: str) -> None:
+        """End the innermost element of a name, and those inside it."""
+        while (last := self._open.pop()) != name:
+            self._builder.end(last)
+        self._builder.end(name)
 
     def add(self, text: str) -> None:
+        self._builder.data(text)
         self._texts.append(text)
-        self._all.append(text)
-
-    def _end_text(self) -> None:
-        text, element = "".join(self._texts), self._open[-1]
-        self._texts.clear()
-        if len(element):
-            element[-1].tail = (element[-1].tail or "") + text
-        else:
-            element.text = (element.text or "") + text
 
     def text(self) -> str:
-        self._end_text()
-        is_long = sum(map(len, self._all)) > _MAX_FORMULA
-        return " ".join((" ".join(self._all) if is_long else linear(self._open[0])).split())
+        for name in reversed(self._open):
+            self._builder.end(name)
+        is_long = sum(map(len, self._texts)) > _MAX_FORMULA
+        return " ".join((" ".join(self._texts) if is_long else linear(self._root)).split())
 
 
 def blocks(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ it, because most pages leave out some end tags. The time is linear in the size o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -22,9 +22,8 @@ from app.ingest.html_elements import (
     OpenElements,
     names,
 )
-from app.ingest.html_source import attributes_of, is_empty, parts, style_of
+from app.ingest.html_source import Tag, parts
 from app.ingest.list_numbers import formatted
-from app.ingest.markdown import INVISIBLE
 from app.ingest.page_parts import (
     Cell,
     Choice,
@@ -42,11 +41,12 @@ from app.ingest.page_parts import (
 _PAGE = re.compile(
     r"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+)?html\b", re.I
 )
-_SPACE = re.compile(r"[ \t\r\n\f]+")
+_SPACE = re.compile(r"(?:[\t\r\n\f]| [ \t\r\n\f])[ \t\r\n\f]*")
+"""White space that is not a single space."""
+_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]")
 _LINE_END = re.compile(r"\r\n?")
-_HIDING = re.compile("hidden|none|collapse|popover", re.IGNORECASE)
-_COLOURED = re.compile("color|background", re.IGNORECASE)
 _STYLE_SHEET = re.compile(r"<style|stylesheet", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\{[{%]")
 _PERMALINK = re.compile(r"[¶§#🔗↵⏎↑^]|↩[\ufe0e\ufe0f]?\d{0,3}")
 """The text of a link that only leads to the place at which it stands, or back to its note."""
 _NOTE_MARK = re.compile(r"[(\[]?([^\W_]{1,4}|[*†‡§¶#]{1,4})[)\]]?")
@@ -69,7 +69,8 @@ _NO_GROUND = names("none transparent inherit initial unset")
 _NOTE_LINKS = names("noteref doc-noteref footnote-ref footnote-reference")
 _NOTES = names("footnote endnote rearnote note doc-footnote doc-endnote")
 _UNREAD = names("template noscript object audio video canvas datalist rp")
-_Close = Callable[[], None]
+_PARTS = 64
+"""Tags and texts between two checks."""
 
 
 class _Kind(Enum):
@@ -109,12 +110,13 @@ def markup_text(source: str) -> str:
 def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
     def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
         reader = _Reader(kind, hides, _STYLE_SHEET.search(source) is not None, items)
-        for tag, content in parts(source):
-            check()
-            if tag:
-                reader.tag(tag, content)
+        for number, part in enumerate(parts(source)):
+            if number % _PARTS == 0:
+                check()
+            if isinstance(part, str):
+                reader.text(part)
             else:
-                reader.text(content)
+                reader.tag(part)
         reader.end()
         return reader
 
@@ -127,7 +129,11 @@ def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
 
 
 class _Reader:
-    """Reads the tags and texts of a page."""
+    """Reads the tags and texts of a page.
+
+    For each element that matters there is a generator: what follows its `yield` is done at the end
+    of the element.
+    """
 
     def __init__(self, kind: _Kind, hides: bool, has_sheet: bool, items: Sequence[int]) -> None:
         """`hides`: leave out hidden elements. `has_sheet`: a style sheet may change colours.
@@ -139,8 +145,8 @@ class _Reader:
         """Whether an element without an end hid the rest."""
         self.reversed: list[OpenList] = []
         self.whole = ""
-        self._kind, self._unread, self._items = kind, kind.value | _UNREAD, items
-        self._has_sheet = has_sheet
+        self._kind, self._items, self._has_sheet = kind, items, has_sheet
+        self._unread = kind.value | _UNREAD if hides else frozenset[str]()
         self._elements = OpenElements()
         self._has_ground = False
         """Whether an element before has another background than white."""
@@ -160,42 +166,40 @@ class _Reader:
         if self._elements.hidden:
             return
         flow = self._flow
+        if not text.isascii():
+            text = _INVISIBLE.sub("", text)
         if self._formula is not None:
             self._formula.add(text)
-        elif self._choice is not None:
+            return
+        if self._choice is not None:
             self._choice.add(text)
-        elif flow.is_code:
-            text = _LINE_END.sub("\n", text)
-            flow.add(text if flow.pieces else text.removeprefix("\n"), self._text_kind(text))
+            return
+        if flow.is_code:
+            text = _LINE_END.sub("\n", text) if "\r" in text else text
+            text = text if flow.pieces else text.removeprefix("\n")
         else:
-            text = _SPACE.sub(" ", text)
-            if ("{{" in text or "{%" in text) and "code" not in self._elements:
+            if "  " in text or not text.isprintable():
+                text = _SPACE.sub(" ", text)
+            if "{" in text and _PLACEHOLDER.search(text) and "code" not in self._elements:
                 self.is_template = True
-            flow.add(text, self._text_kind(text))
-
-    def _text_kind(self, text: str) -> str:
         if self._is_reading:
-            return "reading"
-        return "raised" if self._raised and not _BETWEEN_NOTES.fullmatch(text) else ""
+            flow.add(text, "reading")
+        elif self._raised and not _BETWEEN_NOTES.fullmatch(text):
+            flow.add(text, "raised")
+        else:
+            flow.add(text)
 
-    def tag(self, tag: str, attributes: str) -> None:
-        name, is_end = tag.removeprefix("/"), tag.startswith("/")
+    def tag(self, tag: Tag) -> None:
         if self._formula is not None:
-            if not is_end and name not in SPECIAL:
-                self._formula.start(name, attributes)
-                return
-            if is_end and name != "math":
-                self._formula.end(name)
+            if self._formula.takes(tag):
                 return
             self._elements.end("math")
-        if not is_end:
-            self._start(name, attributes)
-        elif name == "br":
-            self._start(name, "")
-        elif name == "p" and name not in self._elements and not self._elements.hidden:
+        if not tag.is_end:
+            self._start(tag)
+        elif tag.name == "p" and "p" not in self._elements and not self._elements.hidden:
             self._flow.end_paragraph()
         else:
-            self._elements.end(name)
+            self._elements.end(tag.name)
 
     def end(self) -> None:
         """End the page."""
@@ -205,49 +209,45 @@ class _Reader:
 
     # ---------------------------------------------------------------------------- elements
 
-    def _start(self, name: str, attributes: str) -> None:
-        elements, close = self._elements, None
+    def _start(self, tag: Tag) -> None:
+        elements, name = self._elements, tag.name
         elements.end_before(name)
-        is_gone, is_unseen = self._visibility(name, attributes)
-        is_unseen |= self._is_white(attributes)
-        is_void = is_empty(name, attributes)
-        if not elements.hidden and not is_gone and not (is_unseen and is_void):
-            close = self._opened(name, attributes)
-        if not is_void and name not in ("html", "body"):
-            elements.add(Element(name, close, is_gone or is_unseen))
-        elif is_void and close is not None:
-            close()
+        is_gone, is_unseen = name in self._unread, False
+        if tag.has_look and self.hides and not is_gone:
+            is_gone, is_unseen = self._visibility(tag)
+        rest = None
+        if not (elements.hidden or is_gone or (is_unseen and tag.is_empty)):
+            rest = self._opened(tag)
+            if rest is not None:
+                next(rest, None)
+        if not tag.is_empty and name not in ("html", "body"):
+            elements.add(Element(name, rest, is_gone or is_unseen))
+        elif tag.is_empty and rest is not None:
+            next(rest, None)
 
-    def _visibility(self, name: str, attributes: str) -> tuple[bool, bool]:
+    def _visibility(self, tag: Tag) -> tuple[bool, bool]:
         """Whether an element is not part of the page, and whether it is there but not seen."""
-        if not self.hides or name in ("html", "body"):
-            return False, False  # a script shows them
-        if name in self._unread:
-            return True, False
-        if name != "dialog" and not _HIDING.search(attributes):
-            return False, False
-        found = attributes_of(attributes)
-        style = style_of(found)
+        found, style = tag.attributes, tag.style
+        is_white = self._is_white(tag)
+        if tag.name in ("html", "body", "option") or self._is_note(tag):
+            return False, is_white  # a script, or the reader, shows them
         is_gone = "hidden" in found or "popover" in found or style.get("display") == "none"
-        if name == "dialog":
+        if tag.name == "dialog":
             is_gone = is_gone or "open" not in found
-        if name == "option" or (self._kind is _Kind.BOOK and self._is_note(name, found)):
-            return False, False
-        return is_gone, style.get("visibility") in ("hidden", "collapse")
+        return is_gone, is_white or style.get("visibility") in ("hidden", "collapse")
 
-    @staticmethod
-    def _is_note(name: str, attributes: Mapping[str, str]) -> bool:
-        """Whether an element is shown when its mark is chosen."""
-        kinds = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
-        return name == "aside" or not _NOTES.isdisjoint(kinds.split())
+    def _is_note(self, tag: Tag) -> bool:
+        """Whether an element of a book is shown when its mark is chosen."""
+        kinds = f"{tag.attributes.get('epub:type', '')} {tag.attributes.get('role', '')}"
+        is_note = tag.name == "aside" or not _NOTES.isdisjoint(kinds.split())
+        return is_note and self._kind is _Kind.BOOK
 
-    def _is_white(self, attributes: str) -> bool:
+    def _is_white(self, tag: Tag) -> bool:
         """Whether a text is white on white. A page with style sheets, which may change colours, is
         read as if it were not."""
-        if self._has_sheet or not self.hides or not _COLOURED.search(attributes):
+        if self._has_sheet:
             return False
-        found = attributes_of(attributes)
-        style = style_of(found)
+        found, style = tag.attributes, tag.style
         grounds = [style.get("background-color"), style.get("background")]
         grounds += [found.get("bgcolor"), found.get("background")]
         self._has_ground |= any(
@@ -256,163 +256,146 @@ class _Reader:
         colour = style.get("color") or found.get("color", "")
         return colour.lower().replace(" ", "") in _WHITE and not self._has_ground
 
-    def _opened(self, name: str, attributes: str) -> _Close | None:
-        """Read a start tag. Returns what to do at the end of its element."""
-        flow = self._flow
+    def _opened(self, tag: Tag) -> Iterator[None] | None:
+        """What is to be done with an element; None if its content is only text of the line."""
+        name, flow = tag.name, self._flow
         if self._choice is not None and name not in ("option", "select"):
             return None
         if flow.is_code and name in SPECIAL:
-            if name in ("td", "th"):
-                flow.add("\t" if flow.pieces and not flow.pieces[-1][0].endswith("\n") else "")
-                return None
-            flow.end_line()
-            return flow.end_line
-        end = flow.end_paragraph if name in PARAGRAPHS else flow.end_line
-        is_block = name in PARAGRAPHS or name in LINES
-        if is_block:
-            end()
+            return self._line_of_code(name)
         handler = self._HANDLERS.get(name)
-        if handler is None and "super" in attributes:
-            is_raised = style_of(attributes_of(attributes)).get("vertical-align") == "super"
-            handler = _Reader._sup if is_raised else None
-        close = None if handler is None else handler(self, name, attributes)
-        if not is_block:
-            return close
-        if close is None:
-            return end
-
-        def close_block() -> None:
-            close()
-            end()
-
-        return close_block
+        if name in PARAGRAPHS:
+            return self._block(tag, flow.end_paragraph, handler)
+        if name in LINES:
+            return self._block(tag, flow.end_line, handler)
+        if handler is not None:
+            return handler(self, tag)
+        is_raised = "super" in tag.source and tag.style.get("vertical-align") == "super"
+        return self._sup(tag) if is_raised else None
 
     # ------------------------------------------------------------------------------ blocks
 
-    def _br(self, name: str, attributes: str) -> None:
+    def _block(self, tag: Tag, end: Callable[[], None], inside: _Handler | None) -> Iterator[None]:
+        end()
+        if inside is None:
+            yield
+        else:
+            yield from inside(self, tag)
+        end()
+
+    def _line_of_code(self, name: str) -> Iterator[None]:
+        flow = self._flow
+        if name in ("td", "th"):
+            if flow.pieces and not flow.pieces[-1][0].endswith("\n"):
+                flow.add("\t")
+            return
+        flow.end_line()
+        yield
+        flow.end_line()
+
+    def _br(self, tag: Tag) -> Iterator[None]:
         if self._flow.is_code:
             self._flow.add("\n")
         elif self._flow.pieces:
             self._flow.end_line()
         else:
             self._flow.end_paragraph()
+        yield
 
-    def _aside(self, name: str, attributes: str) -> _Close:
+    def _aside(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
-        flow.note = self._marks.get(attributes_of(attributes).get("id", ""), "")
+        flow.note = self._marks.get(tag.attributes.get("id", ""), "")
+        yield
+        flow.note = ""
 
-        def close() -> None:
-            flow.note = ""
-
-        return close
-
-    def _heading(self, name: str, attributes: str) -> _Close:
+    def _heading(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
-        flow.heading = int(name[1])
+        flow.heading = int(tag.name[1])
+        yield
+        flow.end_paragraph()
+        flow.heading = 0
 
-        def close() -> None:
-            flow.end_paragraph()
-            flow.heading = 0
-
-        return close
-
-    def _pre(self, name: str, attributes: str) -> _Close:
+    def _pre(self, tag: Tag) -> Iterator[None]:
         flow, in_cell = self._flow, bool(self._tables)
         flow.is_code = True
-        return lambda: flow.end_code(in_cell)
+        yield
+        flow.end_code(in_cell)
 
-    def _list(self, name: str, attributes: str) -> _Close:
-        found = attributes_of(attributes)
+    def _list(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
-        format = "none" if "nav" in self._elements else _list_format(found)
-        current = OpenList(format or ("decimal" if name == "ol" else "bullet"))
-        if name == "ol" and "reversed" in found:
+        format = "none" if "nav" in self._elements else _list_format(tag)
+        current = OpenList(format or ("decimal" if tag.name == "ol" else "bullet"))
+        if tag.name == "ol" and "reversed" in tag.attributes:
             current.step = -1
             known = len(self.reversed) < len(self._items)
             current.number = self._items[len(self.reversed)] if known else 0
             self.reversed.append(current)
-        current.number = integer(found.get("start", ""), current.number)
+        current.number = integer(tag.attributes.get("start", ""), current.number)
         has_marks = current.format != "none"
         flow.write_mark() if has_marks else flow.end_line()
         if not flow.lists:
             flow.end_paragraph()
         flow.lists.append(current)
+        yield
+        flow.end_paragraph() if has_marks else flow.end_line()
+        flow.lists.pop()
+        if not flow.lists:
+            flow.end_paragraph()
+            flow.writer.end_list()
 
-        def close() -> None:
-            flow.end_paragraph() if has_marks else flow.end_line()
-            flow.lists.pop()
-            if not flow.lists:
-                flow.end_paragraph()
-                flow.writer.end_list()
-
-        return close
-
-    def _li(self, name: str, attributes: str) -> _Close:
-        found = attributes_of(attributes)
+    def _li(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
         current = flow.lists[-1] if flow.lists else OpenList("bullet")
-        format = _list_format(found) or current.format
-        number = current.next(found.get("value", ""))
+        format = _list_format(tag) or current.format
+        number = current.next(tag.attributes.get("value", ""))
         depth = max(0, len(flow.lists) - 1)
         if format == "none":
             flow.end_line()
             if depth:
                 flow.pieces.append(("  " * min(depth, 10), ""))
-            return flow.end_line
+            yield
+            flow.end_line()
+            return
         flow.end_paragraph()
-        flow.items.append(
-            Item(depth, "-" if format == "bullet" else f"{formatted(number, format)}.")
-        )
+        mark = "-" if format == "bullet" else f"{formatted(number, format)}."
+        flow.items.append(Item(depth, mark))
+        yield
+        flow.write_mark()
+        flow.items.pop()
 
-        def close() -> None:
-            flow.write_mark()
-            flow.items.pop()
-
-        return close
-
-    def _table(self, name: str, attributes: str) -> _Close | None:
-        if len(self._tables) >= _MAX_TABLES:
-            self._tables.append(None)
-            return self._end_table
-        role = attributes_of(attributes).get("role", "") if "role" in attributes else ""
-        table = Table(role)
+    def _table(self, tag: Tag) -> Iterator[None]:
+        is_too_deep = len(self._tables) >= _MAX_TABLES
+        table = None if is_too_deep else Table(tag.attributes.get("role", ""))
         self._tables.append(table)
-
-        def close() -> None:
-            self._end_table()
-            self._write_table(table)
-
-        return close
-
-    def _end_table(self) -> None:
+        yield
         self._tables.pop()
         if self._tables and (outer := self._tables[-1]) is not None:
             outer.has_table = True
+        if table is not None:
+            self._write_table(table)
 
-    def _tr(self, name: str, attributes: str) -> None:
+    def _tr(self, tag: Tag) -> Iterator[None]:
         if self._tables and (table := self._tables[-1]) is not None:
             table.rows.append([])
+        yield
 
-    def _td(self, name: str, attributes: str) -> _Close | None:
+    def _td(self, tag: Tag) -> Iterator[None]:
         table = self._tables[-1] if self._tables else None
         if table is None:
             self._flow.end_line()
-            return None
-        spans = attributes_of(attributes) if "span" in attributes else {}
+            return
+        spans = tag.attributes
         cell = Cell(span(spans.get("colspan", "")), span(spans.get("rowspan", "")))
         if not table.rows:
             table.rows.append([])
         table.rows[-1].append(cell)
-        table.has_header |= name == "th"
+        table.has_header |= tag.name == "th"
         outer, inner = self._flow, Flow()
         self._flow = inner
-
-        def close() -> None:
-            cell.text = inner.text()
-            table.has_code |= inner.has_code
-            self._flow = outer
-
-        return close
+        yield
+        cell.text = inner.text()
+        table.has_code |= inner.has_code
+        self._flow = outer
 
     def _write_table(self, table: Table) -> None:
         flow, grid = self._flow, table.grid()
@@ -426,16 +409,13 @@ class _Reader:
 
     def _arranges(self, table: Table, grid: Sequence[Sequence[str]]) -> bool:
         """Whether a table only arranges texts on the page."""
-        if max(map(len, grid), default=0) < 2 or table.has_code:
-            return True
-        if table.role in ("presentation", "none"):
+        is_single = max(map(len, grid), default=0) < 2
+        if is_single or table.has_code or table.role in ("presentation", "none"):
             return True
         if self._kind is _Kind.BOOK:
             return False
-        if table.has_table:
-            return True
-        if table.has_header and self._kind is _Kind.PAGE:
-            return False
+        if table.has_table or (table.has_header and self._kind is _Kind.PAGE):
+            return table.has_table
         return any(
             len(cell.text) > _MAX_CELL or cell.text.count("\n\n") > 3
             for row in table.rows
@@ -444,121 +424,110 @@ class _Reader:
 
     # ------------------------------------------------------------------------ inside a line
 
-    def _a(self, name: str, attributes: str) -> _Close:
-        found = attributes_of(attributes)
-        flow, line, begin = self._flow, self._flow.line, len(self._flow.pieces)
+    def _a(self, tag: Tag) -> Iterator[None]:
+        is_mail = self._kind is _Kind.MAIL
+        if not is_mail and "#" not in tag.source:
+            return
+        found, flow = tag.attributes, self._flow
+        line, begin = flow.line, len(flow.pieces)
+        yield
         target = found.get("href", "")
         kinds = f"{found.get('class', '')} {found.get('epub:type', '')} {found.get('role', '')}"
-
-        def close() -> None:
-            inner = flow.pieces[begin:] if flow.line == line else []
-            shown = "".join(text for text, _ in inner).translate(INVISIBLE).strip()
-            is_inside = "#" in target
-            if "headerlink" in kinds or (is_inside and _PERMALINK.fullmatch(shown)):
-                del flow.pieces[begin:]
-            elif is_inside and (mark := _NOTE_MARK.fullmatch(shown)):
-                is_raised = all(kind == "raised" for text, kind in inner if text.strip())
-                if is_raised or not _NOTE_LINKS.isdisjoint(kinds.split()):
-                    flow.pieces[begin:] = [(f"[{mark[1]}]", "")]
-                    self._marks[target.rpartition("#")[2]] = mark[1]
-            elif self._kind is _Kind.MAIL:
-                is_block = flow.line != line
-                flow.add(markdown.address(_shortened(target), "…" if is_block else shown))
-                if is_block:
-                    flow.end_line()
-
-        return close
-
-    def _sup(self, name: str, attributes: str) -> _Close:
-        flow = self._flow
-        self._raised += 1
-
-        def close() -> None:
-            self._raised -= 1
-            text, kind = flow.pieces[-1] if flow.pieces else ("", "")
-            if kind == "raised" and text.endswith(" ") and not self._raised:
-                flow.pieces[-1:] = [(text.rstrip(" "), kind), (" ", "")]
-
-        return close
-
-    def _ruby(self, name: str, attributes: str) -> _Close | None:
-        if "ruby" in self._elements:
-            return None
-        flow, line, begin = self._flow, self._flow.line, len(self._flow.pieces)
-
-        def close() -> None:
-            if flow.line == line:
-                inner = flow.pieces[begin:]
-                base = "".join(text for text, kind in inner if kind != "reading")
-                reading = "".join(text for text, kind in inner if kind == "reading")
-                flow.pieces[begin:] = [(markdown.ruby(base.strip(), reading), "")]
-
-        return close
-
-    def _rt(self, name: str, attributes: str) -> _Close | None:
-        if "ruby" not in self._elements:
-            return None
-        self._is_reading += 1
-
-        def close() -> None:
-            self._is_reading -= 1
-
-        return close
-
-    def _math(self, name: str, attributes: str) -> _Close:
-        found, flow = attributes_of(attributes), self._flow
-        formula = self._formula = Formula()
-        if found.get("display") == "block":
-            flow.end_line()
-
-        def close() -> None:
-            self._formula = None
-            flow.add(formula.text() or " ".join(found.get("alttext", "").split()))
-            if found.get("display") == "block":
+        inner = flow.pieces[begin:] if flow.line == line else []
+        shown = "".join(text for text, _ in inner).strip()
+        is_inside = "#" in target
+        if "headerlink" in kinds or (is_inside and _PERMALINK.fullmatch(shown)):
+            del flow.pieces[begin:]
+        elif is_inside and (mark := _NOTE_MARK.fullmatch(shown)):
+            is_raised = all(kind == "raised" for text, kind in inner if text.strip())
+            if is_raised or not _NOTE_LINKS.isdisjoint(kinds.split()):
+                flow.pieces[begin:] = [(f"[{mark[1]}]", "")]
+                self._marks[target.rpartition("#")[2]] = mark[1]
+        elif is_mail:
+            is_block = flow.line != line
+            flow.add(markdown.address(_shortened(target), "…" if is_block else shown))
+            if is_block:
                 flow.end_line()
 
-        return close
+    def _sup(self, tag: Tag) -> Iterator[None]:
+        flow = self._flow
+        self._raised += 1
+        yield
+        self._raised -= 1
+        text, kind = flow.pieces[-1] if flow.pieces else ("", "")
+        if kind == "raised" and text.endswith(" ") and not self._raised:
+            flow.pieces[-1:] = [(text.rstrip(" "), kind), (" ", "")]
 
-    def _select(self, name: str, attributes: str) -> _Close:
-        flow, choice = self._flow, Choice("multiple" in attributes_of(attributes))
+    def _ruby(self, tag: Tag) -> Iterator[None]:
+        if "ruby" in self._elements:
+            return
+        flow, line, begin = self._flow, self._flow.line, len(self._flow.pieces)
+        yield
+        if flow.line == line:
+            inner = flow.pieces[begin:]
+            base = "".join(text for text, kind in inner if kind != "reading")
+            reading = "".join(text for text, kind in inner if kind == "reading")
+            flow.pieces[begin:] = [(markdown.ruby(base.strip(), reading), "")]
+
+    def _rt(self, tag: Tag) -> Iterator[None]:
+        if "ruby" in self._elements:
+            self._is_reading += 1
+            yield
+            self._is_reading -= 1
+
+    def _math(self, tag: Tag) -> Iterator[None]:
+        found, flow = tag.attributes, self._flow
+        formula = self._formula = Formula()
+        is_block = found.get("display") == "block"
+        if is_block:
+            flow.end_line()
+        yield
+        self._formula = None
+        flow.add(formula.text() or " ".join(found.get("alttext", "").split()))
+        if is_block:
+            flow.end_line()
+
+    def _select(self, tag: Tag) -> Iterator[None]:
+        flow, choice = self._flow, Choice("multiple" in tag.attributes)
         self._choice = choice
+        yield
+        self._choice = None
+        flow.add(choice.text())
 
-        def close() -> None:
-            self._choice = None
-            flow.add(choice.text())
-
-        return close
-
-    def _option(self, name: str, attributes: str) -> None:
+    def _option(self, tag: Tag) -> Iterator[None]:
         if self._choice is not None:
-            self._choice.option(attributes_of(attributes))
+            self._choice.option("selected" in tag.attributes)
+        yield
 
-    def _field(self, name: str, attributes: str) -> None:
+    def _field(self, tag: Tag) -> Iterator[None]:
         """Write an element that is shown by its attributes."""
-        found = attributes_of(attributes)
+        found, is_input = tag.attributes, tag.name == "input"
         kind = found.get("type", "").lower()
-        if name == "input" and kind in ("checkbox", "radio"):
-            self._flow.add("[x]" if "checked" in found else "[ ]")
+        if is_input and kind in ("checkbox", "radio"):
+            self._flow.add(markdown.TICKS["checked" in found])
             self._flow.add(" ")
             return
         shown = found.get("alt", "")
-        if name == "input" and kind != "image":
+        if is_input and kind != "image":
             shown = "" if kind in ("hidden", "password") else found.get("value", "")
         if shown.strip():
             self._flow.add(f"[{' '.join(shown.split())}]")
+        yield
 
-    def _label(self, name: str, attributes: str) -> _Close:
+    def _label(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
         flow.add(" ")
-        return lambda: flow.add(" ")
+        yield
+        flow.add(" ")
 
-    def _tspan(self, name: str, attributes: str) -> None:
-        found = attributes_of(attributes)
+    def _tspan(self, tag: Tag) -> Iterator[None]:
+        found = tag.attributes
         if "x" in found and ("dy" in found or found.get("y", self._y) != self._y):
             self._flow.end_line()
         self._y = found.get("y", self._y)
+        yield
 
-    _HANDLERS: ClassVar[dict[str, Callable[[_Reader, str, str], _Close | None]]] = {
+    _HANDLERS: ClassVar[dict[str, _Handler]] = {
         "a": _a, "aside": _aside, "br": _br, "button": _label, "label": _label, "li": _li,
         "math": _math, "option": _option, "pre": _pre, "rt": _rt, "rtc": _rt, "ruby": _ruby,
         "select": _select, "sup": _sup, "table": _table, "td": _td, "th": _td, "tr": _tr,
@@ -569,14 +538,18 @@ class _Reader:
     }  # fmt: skip
 
 
-def _list_format(attributes: Mapping[str, str]) -> str:
+_Handler = Callable[[_Reader, Tag], Iterator[None]]
+
+
+def _list_format(tag: Tag) -> str:
     """How the items of a list are marked; empty if it says nothing."""
-    style = style_of(dict(attributes))
-    named = style.get("list-style-type") or style.get("list-style", "")
+    if not tag.source:
+        return ""
+    named = tag.style.get("list-style-type") or tag.style.get("list-style", "")
     for word in named.split():
         if word in _LIST_FORMATS:
             return _LIST_FORMATS[word]
-    kind = attributes.get("type", "")
+    kind = tag.attributes.get("type", "")
     return _LIST_FORMATS.get(kind) or _LIST_FORMATS.get(kind.lower(), "")
 
 

@@ -114,8 +114,15 @@ def test_a_mail_with_bad_bytes_says_of_what_encoding(tmp_path: Path) -> None:
     assert "is not entirely valid UTF-8" in file.sentence
 
 
+def nested(depth: int) -> str:
+    """The beginning of a mail whose parts are inside each other."""
+    return "".join(
+        f"Content-Type: multipart/mixed; boundary=b{i}\n\n--b{i}\n" for i in range(depth)
+    )
+
+
 def test_reading_a_mail_of_nested_parts_can_be_cancelled() -> None:
-    head = "".join(f"Content-Type: multipart/mixed; boundary=b{i}\n\n--b{i}\n" for i in range(50))
+    head = nested(50)
     checks = 0
 
     def check() -> None:
@@ -124,6 +131,16 @@ def test_reading_a_mail_of_nested_parts_can_be_cancelled() -> None:
 
     read_mail(head.encode() + b"\nx" * 100_000, check)
     assert checks > 10
+
+
+def test_the_depth_of_parts_does_not_multiply_the_time() -> None:
+    def seconds(depth: int) -> float:
+        start = time.process_time()
+        read(nested(depth) + "\n" * 50_000)
+        return time.process_time() - start
+
+    few = min(seconds(20) for _ in range(3))
+    assert seconds(600) < 3 * few + 0.05
 
 
 # ------------------------------------------------------------------------------ several forms
@@ -337,6 +354,15 @@ def test_text_after_an_attachment_is_set_apart() -> None:
 def test_parts_that_are_no_text_are_named() -> None:
     mail = read(multipart("mixed", "Content-Type: image/png\n\nx", f"{PLAIN}A"))
     assert (mail.text, mail.unread) == ("[Attachment image/png, not read]\nA\n", ["image/png"])
+
+
+ELSEWHERE = "Content-Type: message/external-body; access-type=anon-ftp"
+
+
+@table("name, shown", [("; name=a.txt", "a.txt"), ("", "a file that is kept elsewhere")])
+def test_files_that_are_not_in_the_mail_are_named(name: str, shown: str) -> None:
+    mail = read(multipart("mixed", f"{ELSEWHERE}{name}\n\nContent-Type: text/plain\n\n"))
+    assert (mail.text, mail.unread) == (f"[Attachment {shown}, not read]\n", [shown])
 
 
 def test_a_mail_of_too_many_layers_says_so() -> None:

@@ -214,6 +214,7 @@ FORMS = {
     "<select><option>A<optgroup label=x><option>B</optgroup></select> C": "[A] C",
     "<select multiple><option selected>A<option>B<option selected>C</select>": "[A, C]",
     "<select multiple><option>A</select>": "[ ]",
+    "<select><option>&shy;</select>": "[ ]",
     "<select><option hidden selected>Choose<option>A</select>": "[Choose]",
     "<select><option>A<p>B": "[A]\n\nB",
     "<label><input type=checkbox checked>A</label><label><input type=checkbox> B</label>": (
@@ -342,6 +343,10 @@ BLOCKS = {
     "<pre><div>a</div><div>b</div>c<br>d</pre>": "```\na\nb\nc\nd\n```",
     "<pre><table><tr><td>1<td>a<tr><td>2<td>b</table></pre>": "```\n1\ta\n2\tb\n```",
     "<pre> </pre>A": "A",
+    "<pre>&shy;</pre>A": "A",
+    "A &shy; B": "A B",
+    "A&#xE0041;&#xE0042;\U000e0043B": "AB",
+    "A<svg:style>p{}</svg:style>B</br>C": "AB\nC",
     "<p/>A<div/>B": "A\nB",
     "<img alt='{{a}}'>A": "[{{a}}]A",
     "A</p>B</br>C": "A\n\nB\nC",
@@ -383,9 +388,9 @@ HOSTILE = """<|<a ='|<!--|<a |<a "|<a '" |</|<!|<script>|<svg>|<a b=|&|<ul>|<pre
     |<table><tr><td>x</table>|<ol reversed><li>|<b><p>|<p><b>|</div>|<b></i>|<sup>x
     |<sup><a href=#>1|<ruby>x<rt>y|<math>|<math><mi>x|<mrow>x|<math><mi>x<b/>|<select><option>x
     |<li><h1>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>|<p hidden>
-    |<b hidden>x|<a href=x>x|<p style='color:white'>|<label>|x<br>""".replace("\n    ", "").split(
-    "|"
-)
+    |<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
+    "\n    ", ""
+).split("|")
 
 
 @pytest.mark.parametrize("read", [page_text, markup_text])
