@@ -16,7 +16,6 @@ from typing import Any
 
 from app.ingest import markdown
 from app.ingest.calendar_text import calendar_events
-from app.ingest.markdown import INVISIBLE
 from app.ingest.text import Decoded, declared_encoding, decode
 from app.ingest.web_page import mail_text, page_text
 
@@ -252,7 +251,7 @@ class _Reader:
                 is_spaced = str(part.get_param("delsp", "")).lower() == "yes"
                 lines = text.replace("\r\n", "\n").split("\n")
                 text = "\n".join(_unwrapped(lines, is_spaced))
-            text = text.translate(INVISIBLE)
+            text = markdown.visible(text)
         shown = text.rstrip("\n") + "\n"
         doubt = decoded if decoded.lossy or decoded.guessed else None
         if name:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-INVISIBLE = dict.fromkeys(
-    [0xAD, 0x200B, 0x2060, 0xFEFF, *range(0xE0000, 0xE0080)]  # the last ones: tags
-)
-"""For `str.translate`: characters that nobody sees, and that divide words for a search."""
+_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]+")  # the last ones: tags
 _LIKE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 _LIKE_FENCE = re.compile(r"^ {0,3}(?=`{3}|~{3})", re.MULTILINE)
 _FENCES = re.compile(r"`{3,}")
@@ -21,6 +18,11 @@ _ALONE = re.compile(r"[+\-−]?\w[\w.,]*|[*†‡§¶#'′″]+")
 _ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
 _MAX_DEPTH = 10
+
+
+def visible(text: str) -> str:
+    """A text without characters that nobody sees, and that divide words for a search."""
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def raised(text: str) -> str:
@@ -55,7 +57,7 @@ def address(target: str, shown: str) -> str:
 
 def fenced(code: str) -> str:
     """Lines of code between fences."""
-    lines = code.translate(INVISIBLE).strip("\n")
+    lines = visible(code).strip("\n")
     fence = "`" * (max(map(len, _FENCES.findall(lines)), default=2) + 1)
     return f"{fence}\n{lines}\n{fence}"
 
@@ -172,7 +174,7 @@ class Writer:
 
     def heading(self, level: int, text: str) -> None:
         """`level` is 1 for the outermost ones; the deepest that Markdown has is 6."""
-        line = " ".join(text.translate(INVISIBLE).split())
+        line = " ".join(visible(text).split())
         if line and self._outer is not None:
             self.paragraph(line)
         elif line:
@@ -227,7 +229,7 @@ class Writer:
         if self._outer is not None:
             self._outer.note(mark, text)
         else:
-            self._notes.append(f"{mark}: {' '.join(text.translate(INVISIBLE).split())}")
+            self._notes.append(f"{mark}: {' '.join(visible(text).split())}")
 
     def text(self) -> str:
         """All that was written."""
@@ -258,5 +260,5 @@ class Writer:
 
 def _plain(text: str) -> str:
     """Lines that are neither headings nor the beginnings of code, without empty ones."""
-    lines = (line.rstrip() for line in text.translate(INVISIBLE).split("\n"))
+    lines = (line.rstrip() for line in visible(text).split("\n"))
     return plain("\n".join(line for line in lines if line.strip()))

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import TreeBuilder
 from app.ingest.formulas import linear
 from app.ingest.html_elements import SPECIAL
 from app.ingest.html_source import Tag
-from app.ingest.markdown import Line, Writer
+from app.ingest.markdown import Line, Writer, max_cells
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _HEADING_MARK = re.compile(r"^#{1,6} ", re.MULTILINE)
@@ -18,7 +18,6 @@ _RULE = re.compile(r"^\|(?: --- \|)+\n", re.MULTILINE)
 _ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
 _BLOCK = re.compile(r"(?:#{1,6}|-|\d+\.|\|) ")
 _MAX_SPAN = 100
-_MAX_EMPTY = 20
 """Maximum cells that a table has with its spans, for each cell of the source."""
 _MAX_FORMULA = 50_000
 """Maximum characters of a formula that is written in its linear form."""
@@ -161,7 +160,7 @@ class Table:
     def grid(self) -> list[list[str]]:
         """Rows with the texts of the cells in their columns. Columns in which no cell begins are
         dropped. If there would be many more cells than in the source, spans are ignored."""
-        room = 1_000 + _MAX_EMPTY * sum(map(len, self.rows))
+        room = max_cells(sum(map(len, self.rows)))
         spans = sum(each.columns * (each.rows - 1) for row in self.rows for each in row) <= room
         placed: list[dict[int, str]] = []
         covered: dict[int, int] = {}  # columns that a cell above covers, and for how many rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +33,7 @@ from app.ingest.kinds import (
     refusal_of_head,
 )
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.markdown import INVISIBLE
+from app.ingest.markdown import visible
 from app.ingest.names import distinct_names
 from app.ingest.records import (
     REASON_TEXTS,
@@ -59,7 +58,6 @@ from app.util import formatting
 STDIN = "-"
 _APART = 1 << 18
 """Files with more bytes are converted in a process with limits, which takes .05 s more."""
-_INVISIBLE = re.compile(f"[{''.join(map(chr, INVISIBLE))}]")
 _INDENT = "  "
 
 
@@ -299,8 +297,8 @@ def _text_of(
         raise too_much_text(limits)
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
-    if not is_source and not text.isascii():
-        text = _INVISIBLE.sub("", text)
+    if not is_source:
+        text = visible(text)
     if not text.strip():
         raise Rejected(SkipReason.EMPTY)
     return replace(decoded, text=text)

@@ -43,7 +43,6 @@ _PAGE = re.compile(
 )
 _SPACE = re.compile(r"(?:[\t\r\n\f]| [ \t\r\n\f])[ \t\r\n\f]*")
 """White space that is not a single space."""
-_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]")
 _LINE_END = re.compile(r"\r\n?")
 _STYLE_SHEET = re.compile(r"<style|stylesheet", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{[{%]")
@@ -166,8 +165,7 @@ class _Reader:
         if self._elements.hidden:
             return
         flow = self._flow
-        if not text.isascii():
-            text = _INVISIBLE.sub("", text)
+        text = markdown.visible(text)
         if self._formula is not None:
             self._formula.add(text)
             return
