@@ -189,7 +189,8 @@ class Writer:
         before. `depth` is 0 for the outermost list."""
         indent = "  " * min(depth, _MAX_DEPTH)
         if shown := _plain(text).lstrip(" "):
-            mark = f"{mark}. " if mark.isalnum() else f"{mark} " if mark else "  "
+            is_bare = mark.isascii() and mark.isalnum()
+            mark = f"{mark}. " if is_bare else f"{mark} " if mark else "  "
             following = f"\n{indent}  "
             self._write("item", indent + mark + shown.replace("\n", following))
         elif mark.strip("-"):

@@ -112,6 +112,8 @@ def _section(value: float, code: str) -> str:
 
 def shown_number(value: float, code: str, since_1904: bool = False) -> str:
     """A number in a format such as `0.0%`, `[h]:mm` or `#,##0.00 "kg"`."""
+    if not code or code == "General":
+        return f"{value:.15g}"
     form = _parsed(_section(value, code) if ";" in code else code)
     if form.elapsed:
         return _duration(value, form)
