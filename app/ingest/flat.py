@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from app.ingest.archive import Archive, may_declare_entities
 from app.ingest.elements import attribute, child, every, integer, name_of
 from app.ingest.markdown import Writer
-from app.ingest.number_formats import shown_number
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.opendocument import OpenDocument
 from app.ingest.parts import Part
 from app.ingest.sheet_text import MAX_COLUMNS, SheetText, column_name
@@ -112,7 +112,7 @@ def _placed(row: Element) -> Iterator[tuple[int, Element]]:
 
 def _value(kind: str, text: str, code: str) -> str:
     if kind == "DateTime":
-        return text.replace("T", " ").removesuffix(".000").removesuffix(" 00:00:00")
+        return shown_date(text)
     if kind == "Number" and code:
         try:
             return shown_number(float(text), code)

@@ -127,6 +127,11 @@ def shown_number(value: float, code: str, since_1904: bool = False) -> str:
     return f"{form.before}{digits}{'%' * form.percent}{form.after}".strip()
 
 
+def shown_date(text: str) -> str:
+    """A date of ISO 8601, such as `2024-05-01T00:00:00`, without a time of nothing."""
+    return text.replace("T", " ").removesuffix(".000").removesuffix(" 00:00:00")
+
+
 def _duration(days: float, form: _Format) -> str:
     """`36:00`: hours beyond a day go on counting."""
     sign, seconds = "-" if days < 0 else "", round(abs(days) * 86400)

@@ -20,7 +20,7 @@ from app.ingest.elements import (
     value_of,
 )
 from app.ingest.markdown import Line, Writer
-from app.ingest.number_formats import shown_number
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.parts import Part
 from app.ingest.shapes import Shapes, text_of
 from app.ingest.sheet_text import MAX_COLUMNS, SheetText
@@ -127,7 +127,7 @@ class Workbook:
         if kind == "b":
             return "TRUE" if value == "1" else "FALSE"
         if kind == "d":
-            return value.replace("T", " ").removesuffix(" 00:00:00")
+            return shown_date(value)
         if kind == "n":
             try:
                 number = float(value)
