@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
@@ -13,7 +14,7 @@ from app.ingest.elements import attribute, child, every, inside, integer, line_o
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, Level, ListCounter
 from app.ingest.markdown import TICKS, Line, Writer, ruby
-from app.ingest.number_formats import shown_date
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.parts import Part, WithPassword, changes_said
 from app.ingest.sheet_text import MAX_COLUMNS, MAX_ROWS, SheetText, column_name
 
@@ -272,7 +273,8 @@ class _Reader:
             elif name == "table":
                 self._writer.table(self._grid(each))
             elif name == "section":
-                hidden = attribute(each, "display") in ("none", "condition")
+                display = attribute(each, "display"), attribute(each, "is-hidden")
+                hidden = display[0] == "none" or display == ("condition", "true")
                 self._hidden += hidden
                 self.blocks(each)
                 self._hidden -= hidden
@@ -319,14 +321,12 @@ class _Reader:
 
     def _heading(self, element: Element, number: str | None) -> None:
         level = max(1, min(integer(attribute(element, "outline-level"), 1), LEVELS))
-        shown = child(element, "number")
         self._writer.begin()
         text = self._content(element)
         if attribute(element, "is-list-header") != "true" and text.strip():
             counted = self._outline.next(level - 1, self._styles.outline)
             number = counted if number is None and self._styles.outline else number
-        if shown is not None and shown.text:
-            number = shown.text.strip()
+        number = _text_of(child(element, "number")).strip() or number
         number = "" if number == "-" else number
         self._writer.heading(level, " ".join(filter(None, (number, text))) if text.strip() else "")
         self._write_after()
@@ -360,7 +360,7 @@ class _Reader:
         levels = self._styles.lists.get(style, {})
         if start := attribute(item, "start-value"):
             counter.set(depth, integer(start, 1))
-        given = _text_of(child(item, "number"))
+        given = _text_of(child(item, "number")).strip()
         mark: str | None = "" if name_of(item) == "list-header" else None
         """None before the first paragraph, and empty for those that follow it."""
         for each in item:
@@ -369,8 +369,8 @@ class _Reader:
                 self._list(each, depth + 1, style, counter)
             elif kind != "number":
                 if mark is None:
-                    mark = counter.next(depth, levels) if depth in levels else "-"
-                    mark = given or mark
+                    counted = counter.next(depth, levels) if depth in levels else "-"
+                    mark = given or counted
                 if kind == "h":
                     self._heading(each, mark)
                 elif kind == "p":
@@ -585,21 +585,18 @@ def _hidden_columns(table: Element) -> Iterator[int]:
 def _value(cell: Element) -> str:
     """The value of a cell without a text."""
     kind = attribute(cell, "value-type")
+    name = f"{kind}-value" if kind in ("date", "boolean", "time", "string") else "value"
+    value = attribute(cell, name)
     if kind == "date":
-        return shown_date(attribute(cell, "date-value"))
+        return shown_date(value)
     if kind == "boolean":
-        return attribute(cell, "boolean-value").upper()
+        return value.upper()
     if kind == "time":
-        found = re.match(r"PT(\d+)H(\d+)M(\d+)", attribute(cell, "time-value"))
+        found = re.match(r"PT(\d+)H(\d+)M(\d+)", value)
         return "" if found is None else ":".join(each.zfill(2) for each in found.groups())
-    if kind == "string":
-        return attribute(cell, "string-value")
-    value = attribute(cell, "value")
-    if kind == "percentage" and value:
-        try:
-            return f"{float(value) * 100:.10g}%"
-        except ValueError:
-            return value
+    if kind == "percentage":
+        with suppress(ValueError):
+            return shown_number(float(value), "0%")
     return f"{value} {attribute(cell, 'currency')}".strip() if kind == "currency" else value
 
 

@@ -43,16 +43,12 @@ _BODY_LEVEL = 9
 _OUTER = "hyperlink smartTag customXml bdo dir sdtContent rubyBase rt tr tc txbxContent"
 _INSIDE = frozenset(_OUTER.split())
 """Elements whose text is read like that around them."""
-_EMPTY = """annotationRef bookmarkEnd bookmarkStart commentRangeEnd commentRangeStart
-    continuationSeparator customXmlDelRangeEnd customXmlDelRangeStart customXmlInsRangeEnd
-    customXmlInsRangeStart customXmlMoveFromRangeEnd customXmlMoveFromRangeStart
-    customXmlMoveToRangeEnd customXmlMoveToRangeStart customXmlPr dayLong dayShort delInstrText
-    delText endnoteRef fldData footnoteRef lastRenderedPageBreak monthLong monthShort
-    moveFromRangeEnd moveFromRangeStart moveToRangeEnd moveToRangeStart pPr permEnd permStart pgNum
-    proofErr rPr sdtEndPr sdtPr sectPr separator smartTagPr softHyphen tblGrid tblPr tblPrEx tcPr
-    trPr yearLong yearShort"""
+_EMPTY = """annotationRef bookmarkEnd bookmarkStart continuationSeparator dayLong dayShort
+    delInstrText delText endnoteRef fldData footnoteRef lastRenderedPageBreak monthLong monthShort
+    permEnd permStart pgNum proofErr separator softHyphen tblGrid yearLong yearShort"""
 _TEXTLESS = frozenset(_EMPTY.split())
-"""Elements without text of the document."""
+_TEXTLESS_ENDS = ("Pr", "PrEx", "RangeStart", "RangeEnd")
+"""Names, and ends of names, of elements without text of the document."""
 _BREAKS = {"tab": "\t", "ptab": "\t", "cr": "\n", "br": "\n", "noBreakHyphen": "\u2011"}
 _WRAPPERS = ("sdt", "sdtContent", "customXml", "ins", "moveTo")
 """Elements around rows and cells."""
@@ -398,8 +394,8 @@ class _Reader:
                 yield from self._wrapped(each, wanted)
             elif name == "AlternateContent":
                 yield from self._wrapped(chosen(each), wanted)
-            elif name not in _TEXTLESS:
-                self._unknown[name] += 1
+            else:
+                self._skip(name)
 
     def _apart(self, blocks: Iterable[Element]) -> str:
         """The text of a cell, a note or a header."""
@@ -420,7 +416,11 @@ class _Reader:
         elif name == "AlternateContent":
             for each in chosen(element):
                 self._inline(each, kind)
-        elif name not in _TEXTLESS:
+        else:
+            self._skip(name)
+
+    def _skip(self, name: str) -> None:
+        if name not in _TEXTLESS and not name.endswith(_TEXTLESS_ENDS):
             self._unknown[name] += 1
 
     def _add(self, text: str, kind: str = "") -> None:
@@ -681,5 +681,5 @@ def _style(element: Element, base: _Style | None) -> _Style:
 
 
 def _columns(number: str) -> int:
-    """A number of columns that a cell spans, or that are left out."""
+    """A number of columns that a cell spans, or that are skipped."""
     return max(0, min(integer(number), 100))

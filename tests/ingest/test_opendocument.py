@@ -320,6 +320,11 @@ ANOTHER = {
         f"<text:section>{p('A')}<text:section>{p('B')}</text:section></text:section>",
         "A\n\nB",
     ),
+    "sections with conditions": (
+        f'<text:section text:display="condition">{p("A")}</text:section>'
+        f'<text:section text:display="condition" text:is-hidden="true">{p("B")}</text:section>',
+        "A\n\n(hidden: B)",
+    ),
     "deleted text": (
         "<text:tracked-changes><text:changed-region><text:deletion>"
         f"{p('gone')}</text:deletion></text:changed-region></text:tracked-changes>"
