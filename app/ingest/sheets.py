@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from app.ingest.archive import Archive
 
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_PLACE = re.compile(r"([A-Z]{1,3})(\d+)")
+_PLACE = re.compile(r"([A-Z]{1,3})(\d{1,9})")
 _BUILT_IN = {
     9: "0%", 10: "0.00%", 14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy",
     18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss", 22: "yyyy-mm-dd h:mm",
@@ -83,6 +83,8 @@ class Workbook:
                 kind = name_of(element)
                 if depth == 1 and kind == "cols":
                     sheet.hide_columns(_hidden_columns(element))
+                elif depth == 1 and kind == "hyperlinks":
+                    self._links(part, element, sheet)
                 elif depth == 2 and kind == "row":
                     given = element.get("r", "")
                     last = int(given) - 1 if given.isdecimal() else last + 1
@@ -92,6 +94,14 @@ class Workbook:
                     if data is not None:
                         data.remove(element)  # a long sheet would not fit into memory
         return sheet.part(self._beside(part))
+
+    def _links(self, part: str, links: Element, sheet: SheetText) -> None:
+        relations = self._archive.relations(part)
+        for ref, id in {each.get("ref", ""): attribute(each, "id") for each in links}.items():
+            _, target, external = relations.get(id, ("", "", False))
+            place = _PLACE.match(ref)
+            if external and place is not None:
+                sheet.link(int(place[2]) - 1, _column(place[1]), target)
 
     def _cells(self, row: Element, sheet: SheetText) -> list[str]:
         cells: list[str] = []

@@ -84,6 +84,8 @@ class _Field:
     form: Element | None = None
     """What the file says of a field of a form."""
     in_result: bool = False
+    is_shown: bool = False
+    """Whether the text that follows is shown, as results are, unless a field around hides them."""
     shown: list[str] = field(default_factory=list)
 
     @property
@@ -262,7 +264,7 @@ class _Reader:
         """Write blocks that stand on their own, such as those of a cell, a text box or a note."""
         outer = self._writer, self._line, self._after, self._joined, self._style, self._fields
         self._writer, self._line, self._after, self._joined = writer, Line(), [], None
-        self._fields = [each for each in self._fields if not each.in_result]
+        self._fields = [] if self._shown else self._fields[-1:]
         before = len(self._fields)
         self._blocks(blocks)
         self._end_story(before)
@@ -355,34 +357,35 @@ class _Reader:
                 for cell in cells:
                     self._story(cell, self._writer)
             return
-        shown: list[list[str]] = []
+        shown: list[list[list[str]]] = []
+        above: dict[int, list[str]] = {}
         for properties, cells in rows:
             if child(properties, "del") is not None:
                 self._changes += 1
                 continue
             self._changes += child(properties, "ins") is not None
-            line = [""] * _columns(value_of(properties, "gridBefore"))
+            line: list[list[str]] = [[]] * _columns(value_of(properties, "gridBefore"))
             for cell in cells:
-                self._cell(cell, line, shown)
+                self._cell(cell, line, above)
             shown.append(line)
-        self._writer.table(shown)
+        self._writer.table([[" ".join(texts) for texts in line] for line in shown])
 
-    def _cell(self, cell: Element, line: list[str], above: Sequence[list[str]]) -> None:
-        """Add a cell to a line of a table. A text in a cell that is merged with those above goes
-        there."""
+    def _cell(self, cell: Element, line: list[list[str]], above: dict[int, list[str]]) -> None:
+        """Add the texts of a cell to a line of a table. A cell that is merged with those above it
+        adds to theirs, which are in `above`, by columns."""
         properties = child(cell, "tcPr")
         if child(properties, "cellDel") is not None:
             self._changes += 1
             return
         text = self._apart(cell)
-        merge = child(properties, "vMerge")
-        if text and merge is not None and attribute(merge, "val", "continue") != "restart":
-            at = len(line)
-            first = next((each for each in reversed(above) if len(each) > at and each[at]), None)
-            if first is not None:
-                first[at] += f" {text}"
-                text = ""
-        line += [text, *[""] * (_columns(value_of(properties, "gridSpan")) - 1)]
+        texts = [text] if text else []
+        merge, column = child(properties, "vMerge"), len(line)
+        if merge is None or attribute(merge, "val") == "restart" or column not in above:
+            above[column] = texts
+        else:
+            above[column] += texts
+            texts = []
+        line += [texts, *[[]] * (_columns(value_of(properties, "gridSpan")) - 1)]
 
     def _wrapped(self, elements: Iterable[Element], wanted: str) -> Iterator[Element]:
         """Yield the rows of a table or the cells of a row, also those in content controls."""
@@ -433,10 +436,7 @@ class _Reader:
 
     @property
     def _shown(self) -> bool:
-        return all(
-            each.in_result and not (self._in_margin and each.kind in _PAGE_FIELDS)
-            for each in self._fields
-        )
+        return not self._fields or self._fields[-1].is_shown
 
     def _run(self, run: Element, outer: str = "") -> None:
         kind = ""
@@ -517,7 +517,9 @@ class _Reader:
     # ------------------------------------------------------------------------------- fields
 
     def _simple_field(self, element: Element, kind: str) -> None:
-        self._fields.append(_Field(attribute(element, "instr"), in_result=len(element) > 0))
+        self._fields.append(_Field(attribute(element, "instr")))
+        if len(element):
+            self._begin_result()
         for each in element:
             self._inline(each)
         self._end_field()
@@ -531,9 +533,15 @@ class _Reader:
         if kind == "begin":
             self._fields.append(_Field(form=child(element, "ffData")))
         elif kind == "separate" and self._fields:
-            self._fields[-1].in_result = True
+            self._begin_result()
         elif kind == "end" and self._fields:
             self._end_field()
+
+    def _begin_result(self) -> None:
+        begun = self._fields.pop()
+        begun.is_shown = self._shown and not (self._in_margin and begun.kind in _PAGE_FIELDS)
+        begun.in_result = True
+        self._fields.append(begun)
 
     def _end_field(self) -> None:
         """Write what the program shows of a field without a result, and the address of a link."""

@@ -301,6 +301,11 @@ ANOTHER = {
         "B; Jane; [x] Yes; ;",
     ),
     "a script is no text": (p("a<text:script>alert(1)</text:script>b"), "ab"),
+    "an empty item": (items(p(""), p("b")), "1.\n2. b"),
+    "text after an empty cell": (
+        f"<table:table>{tr(cell(p('A')), cell(p('')))}</table:table>{p('Annex')}",
+        "| A |  |\n| --- | --- |\n\nAnnex",
+    ),
     "an index": (
         "<text:table-of-content><text:table-of-content-source><text:index-title-template>Contents"
         f"</text:index-title-template></text:table-of-content-source><text:index-body>"
@@ -358,3 +363,19 @@ def test_pages_of_a_drawing(tmp_path: Path) -> None:
     pages = f"<draw:page>{shape}</draw:page><draw:page>{BOX.format(p('B'))}</draw:page>"
     result = intake(written(tmp_path / "a.odg", document("drawing", pages)))
     assert result.documents[0].text == "[Page 1]\nPump\n\n[Page 2]\nB\n\n"
+
+
+def test_a_list_style_and_a_formula_of_other_programs() -> None:
+    body = items(p("a"), style="Own") + p(FRAMED.format('<draw:object xlink:href="./Formula-1"/>'))
+    named = (
+        '<text:list-style style:name="Own"><text:list-level-style-number text:level="1"'
+        ' style:num-format="I" style:num-suffix=")"/></text:list-style>'
+    )
+    members = {"Formula-1": MATH}
+    assert read("text", body, named=named, **members).text == "I) a\n\na/2"
+
+
+def test_shapes_over_a_sheet() -> None:
+    shapes = f"<table:shapes><draw:custom-shape>{p('Draft')}</draw:custom-shape></table:shapes>"
+    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A")))}</table:table>'
+    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nDraft"

@@ -213,6 +213,24 @@ def test_comments_and_drawings_follow_the_rows() -> None:
     )
 
 
+def test_cells_have_the_addresses_that_they_link_to() -> None:
+    rows = row(1, text("terms"), text("https://example.org/a")) + row(3, text("home"))
+    listed = "".join(f'<hyperlink ref="{place}" r:id="h1"/>' for place in ("A1", "B1", "A2", "C3"))
+    archive = Archive(book(rows))
+    members: dict[str, str | bytes] = {name: archive.read(name) for name in archive.names}
+    sheet = f"<worksheet {NAMES}><sheetData>{rows}</sheetData><hyperlinks>{listed}"
+    members["xl/worksheets/sheet1.xml"] = (
+        f'{sheet}<hyperlink ref="A3" location="A1"/></hyperlinks></worksheet>'
+    )
+    members["xl/worksheets/_rels/sheet1.xml.rels"] = links(
+        h1="hyperlink https://example.org/a"
+    ).replace("Target=", 'TargetMode="External" Target=')
+    assert Workbook(Archive(zipped(members))).read(0).text == (
+        "| terms (https://example.org/a) | https://example.org/a |\n| --- | --- |\n|  |  |\n"
+        "| home |  |"
+    )
+
+
 def test_shapes_over_a_sheet_are_read_once() -> None:
     def box(*paragraphs: str) -> str:
         shown = "".join(f"<a:p><a:r><a:t>{each}</a:t></a:r></a:p>" for each in paragraphs)

@@ -232,6 +232,14 @@ TEXTS = {
         ),
         "| Rate 5 % | x |\n| --- | --- |\n|  | y |",
     ),
+    "an empty cell merged with one with text": (
+        tbl(
+            tc("Rate") + tc("x"),
+            tc("", properties='<w:vMerge w:val="restart"/>') + tc("y"),
+            tc("5 %", properties="<w:vMerge/>") + tc("z"),
+        ),
+        "| Rate | x |\n| --- | --- |\n| 5 % | y |\n|  | z |",
+    ),
     "a wide cell": (
         tbl(tc("Wide", properties='<w:gridSpan w:val="2"/>'), tc("a") + tc("b")),
         "| Wide |  |\n| --- | --- |\n| a | b |",
