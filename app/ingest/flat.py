@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from app.ingest.archive import Archive, may_declare_entities
 from app.ingest.elements import attribute, child, every, integer, name_of
-from app.ingest.markdown import Writer
+from app.ingest.markdown import Line, Writer, address
 from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.opendocument import OpenDocument
 from app.ingest.parts import Part
@@ -89,13 +89,18 @@ class WorkbookXml:
             data, formula = child(each, "Data"), attribute(each, "Formula")
             if data is not None:
                 code = self._formats.get(attribute(each, "StyleID"), "")
-                cells.append(_value(attribute(data, "Type"), "".join(data.itertext()), code))
+                line = Line()
+                _add(data, line)
+                text = _value(attribute(data, "Type"), line.text(), code)
+                cells.append(text + address(attribute(each, "HRef"), text))
             else:
                 cells.append(sheet.not_calculated(formula) if formula else "")
-            comment = child(each, "Comment", "Data")
+            comment = child(each, "Comment")
             if comment is not None:
                 mark = f"[Comment on {column_name(place)}{number + 1}]"
-                notes.note(mark, "".join(comment.itertext()))
+                author = attribute(comment, "Author")
+                text = "".join(comment.itertext()).strip()
+                notes.comment(mark, author, text.removeprefix(f"{author}:" if author else ""))
         return cells
 
 
@@ -108,6 +113,13 @@ def _placed(row: Element) -> Iterator[tuple[int, Element]]:
             return
         yield place, each
         place += 1 + max(0, integer(attribute(each, "MergeAcross")))
+
+
+def _add(element: Element, line: Line, kind: str = "") -> None:
+    line.add(element.text or "", kind)
+    for each in element:
+        _add(each, line, "raised" if name_of(each) == "Sup" else kind)
+        line.add(each.tail or "", kind)
 
 
 def _value(kind: str, text: str, code: str) -> str:

@@ -447,7 +447,7 @@ class _Reader:
             elif name == "rPr":
                 kind = self._kind(each)
             elif name == "footnoteReference" or name == "endnoteReference":
-                if self._note(run, each, f"{name.removesuffix('Reference')}s"):
+                if self._shown and self._note(run, each, f"{name.removesuffix('Reference')}s"):
                     return
             else:
                 self._inline(each, kind)
@@ -538,10 +538,10 @@ class _Reader:
             self._end_field()
 
     def _begin_result(self) -> None:
-        begun = self._fields.pop()
-        begun.is_shown = self._shown and not (self._in_margin and begun.kind in _PAGE_FIELDS)
-        begun.in_result = True
-        self._fields.append(begun)
+        own = self._fields.pop()
+        own.is_shown = self._shown and not (self._in_margin and own.kind in _PAGE_FIELDS)
+        own.in_result = True
+        self._fields.append(own)
 
     def _end_field(self) -> None:
         """Write what the program shows of a field without a result, and the address of a link."""
@@ -573,7 +573,7 @@ class _Reader:
 
     def _comment(self, reference: Element, kind: str) -> None:
         comment = self._notes["comments"].get(attribute(reference, "id"))
-        if comment is not None:
+        if comment is not None and self._shown:
             self._counts["comments"] += 1
             mark = f"[Comment {self._counts['comments']}]"
             self._add(mark)

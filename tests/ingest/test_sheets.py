@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest.archive import Archive
+from app.ingest.flat import open_flat
 from app.ingest.number_formats import shown_number
 from app.ingest.parts import Part
 from app.ingest.sheet_text import column_name
@@ -271,3 +272,22 @@ def test_a_wide_row_does_not_fill_memory() -> None:
     found = read('<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>2</v></c></row>')
     assert found.text == "| 1 |\n| --- |"
     assert found.note
+
+
+def test_a_workbook_in_one_xml_file() -> None:
+    name = "urn:schemas-microsoft-com:office:spreadsheet"
+    string, number = '<Data s:Type="String">', '<Data s:Type="Number">'
+    source = (
+        f'<Workbook xmlns="{name}" xmlns:s="{name}"><Styles><Style s:ID="p">'
+        '<NumberFormat s:Format="Percent"/></Style></Styles><Worksheet s:Name="T"><Table>'
+        f'<Row><Cell s:MergeAcross="1">{string}Wide</Data></Cell><Cell s:HRef="https://example.org">'
+        f'{string}terms</Data></Cell></Row><Row s:Index="3"><Cell s:Index="2" s:StyleID="p">'
+        f"{number}0.5</Data></Cell><Cell>{string}10<Sup>6</Sup> units</Data>"
+        '<Comment s:Author="Anna"><Data>Anna:\nWhy?</Data></Comment></Cell></Row>'
+        '<Row s:Hidden="1"><Cell s:Formula="=A1"/></Row></Table></Worksheet></Workbook>'
+    )
+    assert open_flat("workbook", source.encode()).read(0).text == (
+        "| Wide |  | terms (https://example.org) |\n| --- | --- | --- |\n|  |  |  |\n"
+        "|  | 50% | 10^6 units |\n| (hidden) =A1 (not calculated) |  |  |\n\n"
+        "[Comment on C3]: Anna: Why?"
+    )

@@ -525,6 +525,12 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
     )
 
 
+def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
+    note = '<w:r><w:footnoteReference w:id="2"/></w:r>'
+    body = p(mark("begin"), note, mark("separate"), "yes", mark("end"))
+    assert read(body, footnotes=notes("footnote", n2="First.")).text == "yes"
+
+
 def test_a_field_without_an_end_is_said() -> None:
     found = read(p("a", mark("begin")) + p("gone"))
     assert found.text == "a"
