@@ -225,6 +225,8 @@ class _Reader:
         self._last_lists: dict[str, ListCounter] = {}
         self._comments = 0
         self._hidden = 0
+        """Number of hidden sections around."""
+        self._is_hidden_paragraph = False
         self._place = ""
         """The cell that is read, such as `B2`."""
         self._after: list[str] = []
@@ -239,6 +241,7 @@ class _Reader:
             "ruby": self._ruby,
             "a": self._link,
             "hidden-text": self._hidden_text,
+            "hidden-paragraph": self._hide_paragraph,
             "content-control": self._content_control,
             "control": self._control,
             "frame": self._frame,
@@ -311,13 +314,11 @@ class _Reader:
     def _content(self, element: Element) -> str:
         """The text of a heading or paragraph."""
         outer, self._line = self._line, Line()
-        is_hidden = self._styles("paragraph", attribute(element, "style-name")).hidden or any(
-            name_of(each) == "hidden-paragraph" and attribute(each, "is-hidden") == "true"
-            for each in element
-        )
-        self._inline(element, "hidden" if is_hidden else "")
+        style = self._styles("paragraph", attribute(element, "style-name"))
+        self._inline(element, "hidden" if style.hidden else "")
         line, self._line = self._line, outer
-        return line.text()
+        is_hidden, self._is_hidden_paragraph = self._is_hidden_paragraph, False
+        return markdown.hidden(line.text()) if is_hidden else line.text()
 
     def _heading(self, element: Element, number: str | None) -> None:
         level = max(1, min(integer(attribute(element, "outline-level"), 1), LEVELS))
@@ -426,6 +427,9 @@ class _Reader:
     def _hidden_text(self, element: Element, kind: str) -> None:
         shown = attribute(element, "string-value") or _text_of(element)
         self._add(shown, kind if attribute(element, "is-hidden") == "false" else "hidden")
+
+    def _hide_paragraph(self, mark: Element, kind: str) -> None:
+        self._is_hidden_paragraph |= attribute(mark, "is-hidden") == "true"
 
     def _content_control(self, element: Element, kind: str) -> None:
         if attribute(element, "checkbox") == "true":
