@@ -15,7 +15,12 @@ from app.ingest.parts import TooLarge, WithPassword
 MAX_MEMBERS = 20_000
 MAX_UNPACKED = 256 * 1024 * 1024
 """Maximum bytes of all members of an archive, once unpacked."""
-_DOCTYPE = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
+_DOCTYPES = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
+
+
+def may_declare_entities(xml: bytes) -> bool:
+    """Whether XML has a document type, the only place for entities."""
+    return any(declared in xml for declared in _DOCTYPES)
 
 
 class Archive:
@@ -44,7 +49,7 @@ class Archive:
                 with self._zip.open(name) as file:
                     end = b""
                     while block := file.read(1 << 20):
-                        if any(declared in end + block for declared in _DOCTYPE):
+                        if may_declare_entities(end + block):
                             raise ValueError(name)
                         end = block[-20:]
 
@@ -74,10 +79,14 @@ class Archive:
         every = self.relations(name).items()
         return {id: target for id, (_, target, external) in every if not external}
 
+    def linked(self, name: str) -> list[tuple[str, str]]:
+        """The kinds and names of the members that a member of an Office document refers to."""
+        every = self.relations(name).values()
+        return [(kind, target) for kind, target, external in every if not external]
+
     def main(self, kind: str, default: str) -> str:
         """The member that an Office document begins with."""
-        found = (target for each, target, _ in self.relations("").values() if each == kind)
-        return next(found, default)
+        return next((target for each, target in self.linked("") if each == kind), default)
 
     def embedded(self) -> int:
         """Number of documents embedded in an Office document, without the data of charts."""

@@ -8,7 +8,7 @@ from itertools import groupby
 from xml.etree.ElementTree import Element
 
 from app.ingest import markdown
-from app.ingest.elements import attribute, child, every, name_of
+from app.ingest.elements import attribute, child, every, line_of, name_of
 from app.ingest.number_formats import shown_number
 
 _MAX_POINTS = 10_000
@@ -110,5 +110,9 @@ def diagram_lines(diagram: Element) -> Iterator[str]:
 
 
 def _text(element: Element) -> str:
-    texts = (each.text or "" for each in element.iter() if name_of(each) in ("t", "v"))
-    return " ".join("".join(texts).split())
+    texts = (
+        " " if name in ("br", "p") else each.text or ""
+        for each in element.iter()
+        if (name := name_of(each)) in ("t", "v", "br", "p")
+    )
+    return line_of("".join(texts))

@@ -13,6 +13,7 @@ _LINK = re.compile(r'HYPERLINK\s+"([^"]+)"', re.IGNORECASE)
 _SYMBOL = re.compile(
     r'SYMBOL\s+(?:0x([0-9a-f]{1,6})|(\d{1,7}))(?:.*\\f\s+"?([^"\\]+))?', re.IGNORECASE
 )
+_BUTTON = re.compile(r"(?:MACRO|GOTO)BUTTON\s+\S+\s+(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def field_kind(code: str) -> str:
@@ -29,6 +30,8 @@ def field_text(code: str, result: str) -> str:
         return ""
     if kind == "EQ":
         return field_formula(code)
+    if button := _BUTTON.match(code):
+        return button[1]
     if kind == "SYMBOL" and (sign := _SYMBOL.match(code)):
         return symbol(sign[3] or "", int(sign[1], 16) if sign[1] else int(sign[2]))
     return ""

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from app.ingest.archive import Archive
-from app.ingest.elements import attribute, child, every, name_of
-from app.ingest.markdown import Writer
-from app.ingest.number_formats import shown_number
+from app.ingest.archive import Archive, may_declare_entities
+from app.ingest.elements import attribute, child, every, integer, name_of
+from app.ingest.markdown import Line, Writer, address
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.opendocument import OpenDocument
 from app.ingest.parts import Part
 from app.ingest.sheet_text import MAX_COLUMNS, SheetText, column_name
 
-_DOCTYPES = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
 _CONTENT, _STYLES = "content.xml", "styles.xml"
 _HIDDEN = ("SheetHidden", "SheetVeryHidden")
 _FORMATS = {"Percent": "0.00%"}
@@ -24,7 +23,7 @@ _FORMATS = {"Percent": "0.00%"}
 def open_flat(kind: str, data: bytes) -> OpenDocument | WorkbookXml:
     """Open a document of the kind `flat` or `workbook`. Raises anything for a damaged one, and for
     one that declares XML entities, which the formats forbid."""
-    if any(declared in data for declared in _DOCTYPES):
+    if may_declare_entities(data):
         raise ValueError("entities")
     root = ElementTree.fromstring(data)
     return WorkbookXml(root) if kind == "workbook" else OpenDocument(_Members(root))
@@ -74,7 +73,8 @@ class WorkbookXml:
             name = name_of(each)
             if name == "Column" and attribute(each, "Hidden") == "1":
                 first = _place(each, 0)
-                text.hide_columns(range(first, first + 1 + _number(each, "Span")))
+                last = first + integer(attribute(each, "Span"))
+                text.hide_columns(range(first, min(last, MAX_COLUMNS) + 1))
             elif name == "Row":
                 row = _place(each, row + 1)
                 hidden = attribute(each, "Hidden") == "1"
@@ -89,13 +89,18 @@ class WorkbookXml:
             data, formula = child(each, "Data"), attribute(each, "Formula")
             if data is not None:
                 code = self._formats.get(attribute(each, "StyleID"), "")
-                cells.append(_value(attribute(data, "Type"), "".join(data.itertext()), code))
+                line = Line()
+                _add(data, line)
+                text = _value(attribute(data, "Type"), line.text(), code)
+                cells.append(text + address(attribute(each, "HRef"), text))
             else:
                 cells.append(sheet.not_calculated(formula) if formula else "")
-            comment = child(each, "Comment", "Data")
+            comment = child(each, "Comment")
             if comment is not None:
                 mark = f"[Comment on {column_name(place)}{number + 1}]"
-                notes.note(mark, "".join(comment.itertext()))
+                author = attribute(comment, "Author")
+                text = "".join(comment.itertext()).strip()
+                notes.comment(mark, author, text.removeprefix(f"{author}:" if author else ""))
         return cells
 
 
@@ -107,12 +112,19 @@ def _placed(row: Element) -> Iterator[tuple[int, Element]]:
         if place > MAX_COLUMNS:
             return
         yield place, each
-        place += 1 + _number(each, "MergeAcross")
+        place += 1 + max(0, integer(attribute(each, "MergeAcross")))
+
+
+def _add(element: Element, line: Line, kind: str = "") -> None:
+    line.add(element.text or "", kind)
+    for each in element:
+        _add(each, line, "raised" if name_of(each) == "Sup" else kind)
+        line.add(each.tail or "", kind)
 
 
 def _value(kind: str, text: str, code: str) -> str:
     if kind == "DateTime":
-        return text.replace("T", " ").removesuffix(".000").removesuffix(" 00:00:00")
+        return shown_date(text)
     if kind == "Number" and code:
         try:
             return shown_number(float(text), code)
@@ -123,9 +135,4 @@ def _value(kind: str, text: str, code: str) -> str:
 
 def _place(element: Element, default: int) -> int:
     """The place that an element names, from 0; it never goes back."""
-    return max(default, _number(element, "Index") - 1)
-
-
-def _number(element: Element, name: str) -> int:
-    text = attribute(element, name)
-    return int(text) if text.isdecimal() and len(text) < 8 else 0
+    return max(default, integer(attribute(element, "Index")) - 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from xml.etree.ElementTree import Element
 
-from app.ingest.elements import attribute, child, name_of
+from app.ingest.elements import attribute, child, integer, is_on, name_of, value_of
 
 LEVELS = 9
 TICKED = tuple("☐☑☒✓✔✗✘")
@@ -17,16 +17,16 @@ _ROMAN = {
     1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl", 10: "x",
     9: "ix", 5: "v", 4: "iv", 1: "i",
 }  # fmt: skip
-_WORDS = [
+_WORDS = (
     "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven",
     "Twelve", "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen", "Nineteen",
     "Twenty",
-]  # fmt: skip
-_ORDINALS = [
+)  # fmt: skip
+_ORDINALS = (
     "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth",
     "Eleventh", "Twelfth", "Thirteenth", "Fourteenth", "Fifteenth", "Sixteenth", "Seventeenth",
     "Eighteenth", "Nineteenth", "Twentieth",
-]  # fmt: skip
+)  # fmt: skip
 _HAN = "〇一二三四五六七八九"
 _ALPHABETS = {
     "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
@@ -165,19 +165,19 @@ class Counters:
                     same_as[id] = (of_styles or {}).get(attribute(link, "val"), "")
         nums = {attribute(each, "numId"): each for each in root if name_of(each) == "num"}
         for id, each in nums.items():
-            abstract = _value(each, "abstractNumId")
+            abstract = value_of(each, "abstractNumId")
             if abstract in same_as and same_as[abstract] in nums:
-                abstract = _value(nums[same_as[abstract]], "abstractNumId")
+                abstract = value_of(nums[same_as[abstract]], "abstractNumId")
             if abstract not in lists:
                 continue
             levels: dict[int, Level] = {}
             starts: dict[int, int] = {}
             for override in each.findall("{*}lvlOverride"):
-                level = _number(attribute(override, "ilvl"), 0)
+                level = integer(attribute(override, "ilvl"), 0)
                 levels |= _levels(override)
                 start = child(override, "startOverride")
                 if start is not None:
-                    starts[level] = _number(attribute(start, "val"), 1)
+                    starts[level] = integer(attribute(start, "val"), 1)
             self.add(id, lists[abstract], levels, starts)
 
     def add(
@@ -213,26 +213,16 @@ class Counters:
 def _levels(element: Element) -> dict[int, Level]:
     found = {}
     for each in element.findall("{*}lvl"):
-        number = _number(attribute(each, "ilvl"), 0)
+        number = integer(attribute(each, "ilvl"), 0)
         pattern = child(each, "lvlText")
         level = Level(
-            _number(_value(each, "start"), 1 if child(each, "start") is None else 0),
-            _value(each, "numFmt") or "decimal",
+            integer(value_of(each, "start"), 1 if child(each, "start") is None else 0),
+            value_of(each, "numFmt") or "decimal",
             f"%{number + 1}." if pattern is None else attribute(pattern, "val"),
-            style=_value(each, "pStyle"),
+            is_legal=is_on(child(each, "isLgl")),
+            style=value_of(each, "pStyle"),
         )
-        if (legal := child(each, "isLgl")) is not None:
-            level = replace(level, is_legal=attribute(legal, "val") not in ("0", "false", "off"))
         if (restart := child(each, "lvlRestart")) is not None:
-            level = replace(level, restart=_number(attribute(restart, "val"), 0))
+            level = replace(level, restart=integer(attribute(restart, "val"), 0))
         found[number] = level
     return found
-
-
-def _value(element: Element, name: str) -> str:
-    found = child(element, name)
-    return "" if found is None else attribute(found, "val")
-
-
-def _number(text: str, default: int) -> int:
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 7 else default

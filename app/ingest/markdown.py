@@ -194,7 +194,8 @@ class Writer:
         before. `depth` is 0 for the outermost list."""
         indent = "  " * min(depth, _MAX_DEPTH)
         if shown := _plain(text).lstrip(" "):
-            mark = f"{mark}. " if mark.isalnum() else f"{mark} " if mark else "  "
+            is_bare = mark.isascii() and mark.isalnum()
+            mark = f"{mark}. " if is_bare else f"{mark} " if mark else "  "
             following = f"\n{indent}  "
             self._write("item", indent + mark + shown.replace("\n", following))
         elif mark.strip("-"):
@@ -205,8 +206,11 @@ class Writer:
         self._kind = ""
 
     def code(self, text: str) -> None:
-        """Lines of code. Blocks that follow each other are one."""
-        self._code += text.split("\n")
+        """Lines of code. Blocks that follow each other are one. In a cell they are a text."""
+        if self._outer is not None:
+            self.paragraph(text)
+        else:
+            self._code += text.split("\n")
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
         """A table. One with a single column only frames its texts."""
@@ -230,6 +234,11 @@ class Writer:
             self._outer.note(mark, text)
         else:
             self._notes.append(f"{mark}: {' '.join(visible(text).split())}")
+
+    def comment(self, mark: str, author: str, text: str) -> None:
+        """A note with the name of who wrote it; the name may be empty."""
+        name = " ".join(author.split())
+        self.note(mark, f"{name}: {text}" if name else text)
 
     def text(self) -> str:
         """All that was written."""

@@ -7,6 +7,7 @@ with. Dates are in ISO 8601, unless the format names the month.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,25 +15,21 @@ from datetime import datetime, timedelta
 _PIECE = re.compile(
     r"\"([^\"]{0,99})\"|\\(.)|\[\$([^\]-]{0,20})(?:-[^\]]{0,20})?\]|\[(h{1,9}|m{1,9}|s{1,9})\]"
     r"|\[[^\]]{0,40}\]|_.|\*."
-    r"|(AM/PM|A/P|General|[yYmMdDhHsSbBeEgG]+|%|[0#?.,/]+)|(.)",
+    r"|(AM/PM|A/P|General|@|[yYmMdDhHsSbBeEgG]+|%|[0#?.,/]+)|(.)",
     re.DOTALL,
 )
 _LETTERS = frozenset("ymdhs")
+_DIGITS = frozenset("0#?.,/")
 _DAY = timedelta(days=1)
-_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July",
+    "August", "September", "October", "November", "December",
+)  # fmt: skip
+_CONDITION = re.compile(r"\[([<>=]{1,2})(-?\d{1,15}(?:\.\d{1,9})?)\]")
+_COMPARED = {
+    "<": operator.lt, "<=": operator.le, "=": operator.eq,
+    "<>": operator.ne, ">=": operator.ge, ">": operator.gt,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +39,12 @@ class _Format:
     """Texts around the number, such as signs of currencies and units."""
     percent: int = 0
     """How often 100 is multiplied."""
+    thousands: int = 0
+    """How often it is divided by 1,000: the commas behind the digits."""
+    width: int = 0
+    """Digits of a number such as `00123`; 0: as many as it has."""
+    has_number: bool = True
+    """Whether the number is shown, not only a text such as `"No"`."""
     pieces: tuple[str, ...] = ()
     """Of a date or time: its parts and the texts between them."""
     elapsed: str = ""
@@ -49,41 +52,38 @@ class _Format:
 
 
 @functools.lru_cache(512)
-def _parsed(code: str) -> _Format:
-    section = _sections(code)[0] if code else ""
-    before, after, pieces = "", "", []
-    percent, in_number, is_date, elapsed = 0, False, False, ""
+def _parsed(section: str) -> _Format:
+    texts, pieces = {False: "", True: ""}, []  # before and after the number
+    percent, in_number, is_date, elapsed, number = 0, False, False, "", ""
     for match in _PIECE.finditer(section):
         quoted, escaped, currency, duration, part, other = match.groups()
-        literal = quoted if quoted is not None else escaped or currency or other or ""
+        part = part or ""
         if duration:
             is_date, elapsed = True, elapsed or duration[0]
             pieces.append(duration)
         elif part == "%":
             percent += 1
             pieces.append(part)
-        elif part and (part in ("AM/PM", "A/P") or part[0].lower() in _LETTERS):
+        elif part in ("AM/PM", "A/P") or part[:1].lower() in _LETTERS:
             is_date = True
             pieces.append(part.lower())
-        elif part and part[0] in "0#?.,/":
-            in_number = True
+        elif part in ("General", "@") or part[:1] in _DIGITS:
+            in_number, number = True, part
             pieces.append(f"'{part}" if part in (".", ",", "/") else part)
-        elif part == "General":
-            in_number = True
-        elif literal:
+        elif literal := quoted or escaped or currency or other:
             pieces.append(f"'{literal}")
-            if in_number:
-                after += literal
-            else:
-                before += literal
+            texts[in_number] += literal
     if is_date:
         return _Format(pieces=tuple(pieces), elapsed=elapsed)
-    before, after = (text.strip("()-+ ") and text for text in (before, after))
-    return _Format(before.lstrip("(-+"), after.rstrip(")"), percent)
+    before, after = (text.strip("()-+ ") and text for text in texts.values())
+    thousands = len(number) - len(number.rstrip(",")) if number.strip(",") else 0
+    width = len(number) if number.strip("0") == "" else 0
+    return _Format(before.lstrip("(-+"), after.rstrip(")"), percent, thousands, width, in_number)
 
 
-def _sections(code: str) -> list[str]:
-    """The parts for positive, negative and other values."""
+@functools.lru_cache(512)
+def _sections(code: str) -> tuple[str, ...]:
+    """The parts for positive numbers, negative ones and 0, or those with conditions."""
     found, quoted, escaped = [""], False, False
     for each in code:
         if each == ";" and not quoted and not escaped:
@@ -92,23 +92,44 @@ def _sections(code: str) -> list[str]:
         quoted = quoted != (each == '"' and not escaped)
         escaped = each == "\\" and not escaped
         found[-1] += each
-    return found
+    return tuple(found)
 
 
-def is_date_format(code: str) -> bool:
-    return bool(_parsed(code).pieces)
+def _section(value: float, code: str) -> str:
+    """The part of a format that shows a number."""
+    sections = _sections(code)
+    conditions = [_CONDITION.search(each) for each in sections]
+    if not any(conditions):
+        number = 0 if value > 0 else 1 if value < 0 else 2
+        return sections[number] if number < len(sections) else sections[0]
+    for section, condition in zip(sections, conditions, strict=True):
+        if condition is None or _COMPARED.get(condition[1], operator.eq)(
+            value, float(condition[2])
+        ):
+            return section
+    return ""
 
 
 def shown_number(value: float, code: str, since_1904: bool = False) -> str:
     """A number in a format such as `0.0%`, `[h]:mm` or `#,##0.00 "kg"`."""
-    form = _parsed(code)
+    if not code or code == "General":
+        return f"{value:.15g}"
+    form = _parsed(_section(value, code) if ";" in code else code)
     if form.elapsed:
         return _duration(value, form)
     if form.pieces:
         return _date(value, form, since_1904)
-    number = value * 100**form.percent
+    if not form.has_number and form.before.strip():
+        return form.before.strip()
+    number = value * 100**form.percent / 1000**form.thousands
     digits = f"{number:.10g}" if form.percent else f"{number:.15g}"
+    digits = digits.zfill(form.width) if digits.isdecimal() else digits
     return f"{form.before}{digits}{'%' * form.percent}{form.after}".strip()
+
+
+def shown_date(text: str) -> str:
+    """A date of ISO 8601, such as `2024-05-01T00:00:00`, without a time of nothing."""
+    return text.replace("T", " ").removesuffix(".000").removesuffix(" 00:00:00")
 
 
 def _duration(days: float, form: _Format) -> str:
@@ -150,23 +171,19 @@ def _date(days: float, form: _Format, since_1904: bool) -> str:
 
 def _named(moment: datetime, form: _Format) -> str:
     """A date whose month is named, as its format says."""
-    shown = ""
-    for each in form.pieces:
-        if each[0] == "'":
-            shown += each[1:]
-        elif each[0] == "y":
-            shown += f"{moment.year:04}" if len(each) > 2 else f"{moment.year % 100:02}"
-        elif each[0] == "m" and len(each) > 2:
-            month = _MONTHS[moment.month - 1]
-            shown += month if len(each) == 4 else month[: 1 if len(each) == 5 else 3]
-        elif each[0] == "d" and len(each) < 3:
-            shown += f"{moment.day:0{len(each)}}"
-        elif each[0] == "d":
-            shown += moment.strftime("%A" if len(each) > 3 else "%a")
-        elif each[0] == "h":
-            shown += f"{moment.hour:0{min(2, len(each))}}"
-        elif each[0] == "m":
-            shown += f"{moment.minute:02}"
-        elif each[0] == "s":
-            shown += f"{moment.second:02}"
-    return " ".join(shown.split())
+    month = _MONTHS[moment.month - 1]
+    shown = {
+        "y": f"{moment.year % 100:02}", "yy": f"{moment.year % 100:02}",
+        "mmm": month[:3], "mmmm": month, "mmmmm": month[:1],
+        "d": f"{moment.day}", "dd": f"{moment.day:02}", "ddd": f"{moment:%a}",
+        "h": f"{moment.hour}", "hh": f"{moment.hour:02}",
+    }  # fmt: skip
+    longer = {
+        "y": f"{moment.year:04}", "m": f"{moment.minute:02}", "d": f"{moment:%A}",
+        "h": f"{moment.hour:02}", "s": f"{moment.second:02}",
+    }  # fmt: skip
+    texts = (
+        each[1:] if each[0] == "'" else shown.get(each) or longer.get(each[0], "")
+        for each in form.pieces
+    )
+    return " ".join("".join(texts).split())

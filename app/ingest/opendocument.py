@@ -1,18 +1,20 @@
-"""Reads texts, spreadsheets and presentations in OpenDocument format."""
+"""Reads texts, spreadsheets, presentations and drawings in OpenDocument format."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from app.ingest import markdown
-from app.ingest.elements import attribute, child, every, name_of
+from app.ingest.elements import attribute, child, every, inside, integer, line_of, name_of
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, Level, ListCounter
-from app.ingest.markdown import Line, Writer, ruby
+from app.ingest.markdown import TICKS, Line, Writer, ruby
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.parts import Part, WithPassword, changes_said
 from app.ingest.sheet_text import MAX_COLUMNS, MAX_ROWS, SheetText, column_name
 
@@ -31,9 +33,14 @@ _EMPTY = """sequence-decls variable-decls user-field-decls forms event-listeners
     settings number bookmark bookmark-start bookmark-end reference-mark reference-mark-start
     reference-mark-end soft-page-break change change-start change-end glue-point image plugin
     named-expressions database-ranges calculation-settings content-validations scripts
-    dde-connection-decls table-source page-thumbnail object-ole"""
+    dde-connection-decls table-source page-thumbnail object-ole script"""
 _TEXTLESS = frozenset(_EMPTY.split())
 """Elements without text of the document, or whose text is read elsewhere."""
+_BREAKS = {"tab": "\t", "line-break": "\n"}
+_SHAPES = ("custom-shape", "rect", "ellipse", "g", "line", "connector", "polygon")
+_PARTS = {"spreadsheet": "table", "presentation": "page", "drawing": "page"}
+_ENTRIES = ("text", "textarea", "formatted-text", "number", "date", "time", "combobox")
+"""Fields of forms in which something is typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class _Style:
 
 
 class OpenDocument:
-    """A text, spreadsheet or presentation in OpenDocument format."""
+    """A text, spreadsheet, presentation or drawing in OpenDocument format."""
 
     def __init__(self, archive: Archive) -> None:
         manifest = "META-INF/manifest.xml"
@@ -63,13 +70,13 @@ class OpenDocument:
         main = body[0] if body is not None and len(body) else None
         self._kind = "" if main is None else name_of(main)
         self._styles = _Styles([root for root in (named, content) if root is not None])
-        self._parts: list[Element] = []
-        if main is not None:
-            inside = {"spreadsheet": "table", "presentation": "page"}.get(self._kind)
-            self._parts = [main] if inside is None else main.findall(f"{{*}}{inside}")
+        self._parts = [] if main is None else [main]
+        if main is not None and self._kind in _PARTS:
+            self._parts = main.findall(f"{{*}}{_PARTS[self._kind]}")
         self._controls = {
             attribute(each, "id"): each
-            for each in (() if body is None else every(body, "checkbox"))
+            for forms in (() if body is None else every(body, "forms"))
+            for each in forms.iter()
         }
         self._objects = _Objects(archive)
         self._margins = [] if named is None or self._kind != "text" else [*_margins(named)]
@@ -83,8 +90,9 @@ class OpenDocument:
         reader = _Reader(self._styles, self._objects, self._controls)
         if self._kind == "spreadsheet":
             return reader.sheet(part)
-        if self._kind == "presentation":
-            return reader.slide(part, number)
+        if self._kind in _PARTS:
+            unit = "Slide" if self._kind == "presentation" else "Page"
+            return reader.page(part, f"{unit} {number + 1}")
         for kind, element in self._margins:
             reader.margin(kind, element)
         reader.blocks(part)
@@ -127,7 +135,7 @@ class _Styles:
 def _style(element: Element, base: _Style) -> _Style:
     found = _named(base, attribute(element, "display-name") or attribute(element, "name"))
     if level := attribute(element, "default-outline-level"):
-        found = replace(found, outline=_integer(level, 0))
+        found = replace(found, outline=integer(level, 0))
     for each in element:
         for key, value in each.items():
             kind = key.rpartition("}")[2]
@@ -157,18 +165,18 @@ def _named(base: _Style, name: str) -> _Style:
 def _levels(element: Element) -> dict[int, Level]:
     found = {}
     for each in element:
-        level = _integer(attribute(each, "level"), 1) - 1
+        level = integer(attribute(each, "level"), 1) - 1
         if not 0 <= level < LEVELS:
             continue
         number = attribute(each, "num-format")
         if name_of(each) in ("list-level-style-bullet", "list-level-style-image"):
             found[level] = Level(format="bullet", pattern=attribute(each, "bullet-char", "-"))
             continue
-        shown = min(max(_integer(attribute(each, "display-levels"), 1), 1), level + 1)
+        shown = min(max(integer(attribute(each, "display-levels"), 1), 1), level + 1)
         places = ".".join(f"%{n + 1}" for n in range(level - shown + 1, level + 1))
         before, after = attribute(each, "num-prefix"), attribute(each, "num-suffix")
         found[level] = Level(
-            _integer(attribute(each, "start-value"), 1),
+            integer(attribute(each, "start-value"), 1),
             _FORMATS.get(number, "decimal"),
             f"{before}{places}{after}" if number else "",
         )
@@ -217,11 +225,28 @@ class _Reader:
         self._last_lists: dict[str, ListCounter] = {}
         self._comments = 0
         self._hidden = 0
+        """Number of hidden sections around."""
+        self._is_hidden_paragraph = False
         self._place = ""
         """The cell that is read, such as `B2`."""
         self._after: list[str] = []
+        """Text boxes and charts, which follow the paragraph in which they stand."""
         self._margins = markdown.Margins()
         self._changes = 0
+        self._readers: dict[str, Callable[[Element, str], None]] = {
+            "s": self._spaces,
+            "span": self._span,
+            "note": self._note,
+            "annotation": self._annotation,
+            "ruby": self._ruby,
+            "a": self._link,
+            "hidden-text": self._hidden_text,
+            "hidden-paragraph": self._hide_paragraph,
+            "content-control": self._content_control,
+            "control": self._control,
+            "frame": self._frame,
+            **dict.fromkeys(("list", *_SHAPES), self._inner_block),
+        }
 
     def text(self) -> str:
         return self._margins.around(self._writer.text())
@@ -244,16 +269,23 @@ class _Reader:
                 self._paragraph(each)
             elif name == "list":
                 self._list(each, 0, "", None)
+            elif name == "numbered-paragraph":
+                counter = self._lists.setdefault(attribute(each, "list-id"), ListCounter())
+                depth = max(1, integer(attribute(each, "level"), 1)) - 1
+                self._item(each, depth, attribute(each, "style-name"), counter)
             elif name == "table":
                 self._writer.table(self._grid(each))
             elif name == "section":
-                hidden = attribute(each, "display") in ("none", "condition")
+                display = attribute(each, "display"), attribute(each, "is-hidden")
+                hidden = display[0] == "none" or display == ("condition", "true")
                 self._hidden += hidden
                 self.blocks(each)
                 self._hidden -= hidden
             elif name == "tracked-changes":
                 self._changes += sum(name_of(region) == "changed-region" for region in each)
-            elif name in ("frame", "custom-shape", "rect", "ellipse", "g", "control", "annotation"):
+            elif name == "annotation":
+                self._comment(each)
+            elif name in ("frame", "control"):
                 self._inline_element(each, "")
                 self._end_line()
             elif name not in _TEXTLESS:
@@ -281,24 +313,21 @@ class _Reader:
 
     def _content(self, element: Element) -> str:
         """The text of a heading or paragraph."""
-        line, self._line = self._line, Line()
-        kind = (
-            "hidden" if self._styles("paragraph", attribute(element, "style-name")).hidden else ""
-        )
-        self._inline(element, kind)
-        line, self._line = self._line, line
-        return line.text()
+        outer, self._line = self._line, Line()
+        style = self._styles("paragraph", attribute(element, "style-name"))
+        self._inline(element, "hidden" if style.hidden else "")
+        line, self._line = self._line, outer
+        is_hidden, self._is_hidden_paragraph = self._is_hidden_paragraph, False
+        return markdown.hidden(line.text()) if is_hidden else line.text()
 
     def _heading(self, element: Element, number: str | None) -> None:
-        level = max(1, min(_integer(attribute(element, "outline-level"), 1), LEVELS))
-        shown = child(element, "number")
+        level = max(1, min(integer(attribute(element, "outline-level"), 1), LEVELS))
         self._writer.begin()
         text = self._content(element)
         if attribute(element, "is-list-header") != "true" and text.strip():
             counted = self._outline.next(level - 1, self._styles.outline)
             number = counted if number is None and self._styles.outline else number
-        if shown is not None and shown.text:
-            number = shown.text.strip()
+        number = _text_of(child(element, "number")).strip() or number
         number = "" if number == "-" else number
         self._writer.heading(level, " ".join(filter(None, (number, text))) if text.strip() else "")
         self._write_after()
@@ -324,35 +353,33 @@ class _Reader:
         self._last_lists[style] = counter
         if id := attribute(element, "id"):
             self._lists[id] = counter
-        levels = self._styles.lists.get(style, {})
         for item in element:
-            kind = name_of(item)
-            if kind not in ("list-item", "list-header"):
-                continue
-            if start := attribute(item, "start-value"):
-                counter.set(depth, _integer(start, 1))
-            shown = child(item, "number")
-            marked = kind == "list-header"
-            mark = ""
-            for each in item:
-                inner = name_of(each)
-                if inner == "list":
-                    self._list(each, depth + 1, style, counter)
-                    continue
-                if inner == "number":
-                    continue
-                if not marked:
-                    mark = "-" if depth not in levels else counter.next(depth, levels)
-                    if shown is not None and shown.text:
-                        mark = shown.text.strip()
-                if inner == "h":
-                    self._heading(each, mark if not marked else "")
-                elif inner == "p":
-                    self._writer.item(depth, "" if marked else mark, self._content(each))
+            if name_of(item) in ("list-item", "list-header"):
+                self._item(item, depth, style, counter)
+
+    def _item(self, item: Element, depth: int, style: str, counter: ListCounter) -> None:
+        levels = self._styles.lists.get(style, {})
+        if start := attribute(item, "start-value"):
+            counter.set(depth, integer(start, 1))
+        given = _text_of(child(item, "number")).strip()
+        mark: str | None = "" if name_of(item) == "list-header" else None
+        """None before the first paragraph, and empty for those that follow it."""
+        for each in item:
+            kind = name_of(each)
+            if kind == "list":
+                self._list(each, depth + 1, style, counter)
+            elif kind != "number":
+                if mark is None:
+                    counted = counter.next(depth, levels) if depth in levels else "-"
+                    mark = given or counted
+                if kind == "h":
+                    self._heading(each, mark)
+                elif kind == "p":
+                    self._writer.item(depth, mark, self._content(each))
                     self._write_after()
                 else:
                     self.blocks([each])
-                marked = True
+                mark = ""
 
     # --------------------------------------------------------------------------------- text
 
@@ -371,100 +398,95 @@ class _Reader:
 
     def _inline_element(self, element: Element, kind: str) -> None:
         name = name_of(element)
-        if name == "s":
-            self._add(" " * min(200, _integer(attribute(element, "c"), 1)), kind)
-        elif name == "tab":
-            self._add("\t", kind)
-        elif name == "line-break":
-            self._add("\n", kind)
-        elif name == "span":
-            style = self._styles("text", attribute(element, "style-name"))
-            inner = "hidden" if style.hidden else "raised" if style.raised else kind
-            self._inline(element, kind if kind == "hidden" else inner)
-        elif name == "note":
-            self._note(element)
-        elif name == "annotation":
-            self._comment(element)
-        elif name == "ruby":
-            base, reading = child(element, "ruby-base"), child(element, "ruby-text")
-            texts = ["" if each is None else "".join(each.itertext()) for each in (base, reading)]
-            self._add(ruby(*texts), kind)
-        elif name == "a":
-            self._inline(element, kind)
-            shown = "".join(element.itertext())
-            self._add(markdown.address(attribute(element, "href"), shown), kind)
-        elif name in ("hidden-text", "hidden-paragraph"):
-            shown = attribute(element, "string-value") or "".join(element.itertext())
-            self._add(shown, "hidden" if attribute(element, "is-hidden") != "false" else kind)
-        elif name == "content-control" and attribute(element, "checkbox") == "true":
-            self._add(markdown.TICKS[attribute(element, "checked") == "true"], kind)
-        elif name == "control":
-            box = self._controls.get(attribute(element, "control"))
-            if box is not None:
-                state = attribute(box, "current-state") or attribute(box, "state")
-                self._add(
-                    f"{markdown.TICKS[state == 'checked']} {attribute(box, 'label')}".strip(), kind
-                )
-        elif name == "frame":
-            self._frame(element, kind)
-        elif name in ("custom-shape", "rect", "ellipse", "g", "line", "connector", "polygon"):
-            if text := self._apart(element):
-                self._after.append(text)
-        elif name == "list":
-            self._after.append(self._apart([element]))
+        if (read := self._readers.get(name)) is not None:
+            read(element, kind)
+        elif name in _BREAKS:
+            self._add(_BREAKS[name], kind)
         elif name not in _TEXTLESS:
             self._inline(element, kind)
 
-    def _note(self, note: Element) -> None:
-        citation, body = child(note, "note-citation"), child(note, "note-body")
-        cited = "" if citation is None else "".join(citation.itertext()).strip()
-        self._add(f"[^{cited}]", "")
-        self._writer.note(f"[^{cited}]", "" if body is None else self._apart(body))
+    def _spaces(self, element: Element, kind: str) -> None:
+        self._add(" " * min(200, integer(attribute(element, "c"), 1)), kind)
 
-    def _comment(self, comment: Element) -> None:
-        author = child(comment, "creator")
-        texts = [each for each in comment if name_of(each) in ("p", "list", "h")]
+    def _span(self, element: Element, kind: str) -> None:
+        style = self._styles("text", attribute(element, "style-name"))
+        if style.hidden or kind == "hidden":
+            kind = "hidden"
+        elif style.raised:
+            kind = "raised"
+        self._inline(element, kind)
+
+    def _ruby(self, element: Element, kind: str) -> None:
+        base, reading = (_text_of(child(element, f"ruby-{part}")) for part in ("base", "text"))
+        self._add(ruby(base, reading), kind)
+
+    def _link(self, element: Element, kind: str) -> None:
+        self._inline(element, kind)
+        self._add(markdown.address(attribute(element, "href"), _text_of(element)), kind)
+
+    def _hidden_text(self, element: Element, kind: str) -> None:
+        shown = attribute(element, "string-value") or _text_of(element)
+        self._add(shown, kind if attribute(element, "is-hidden") == "false" else "hidden")
+
+    def _hide_paragraph(self, mark: Element, kind: str) -> None:
+        self._is_hidden_paragraph |= attribute(mark, "is-hidden") == "true"
+
+    def _content_control(self, element: Element, kind: str) -> None:
+        if attribute(element, "checkbox") == "true":
+            self._add(TICKS[attribute(element, "checked") == "true"], kind)
+        else:
+            self._inline(element, kind)
+
+    def _control(self, element: Element, kind: str) -> None:
+        control = self._controls.get(attribute(element, "control"))
+        if control is not None:
+            self._add(_choice(control), kind)
+
+    def _inner_block(self, element: Element, kind: str) -> None:
+        """Read a list or a shape that stands in a paragraph."""
+        self._after.append(self._apart([element]))
+
+    def _note(self, note: Element, kind: str) -> None:
+        mark = f"[^{_text_of(child(note, 'note-citation')).strip()}]"
+        self._add(mark, "")
+        self._writer.note(mark, self._apart(inside(note, "note-body")))
+
+    def _annotation(self, annotation: Element, kind: str) -> None:
+        self._add(self._comment(annotation), "")
+
+    def _comment(self, comment: Element) -> str:
+        """Write a comment. Returns its mark."""
         self._comments += 1
         mark = f"[Comment on {self._place}]" if self._place else f"[Comment {self._comments}]"
-        if not self._place:
-            self._add(mark, "")
-        text = self._apart(texts)
-        named = "" if author is None or not author.text else f"{author.text.strip()}: "
-        self._writer.note(mark, named + text)
+        text = self._apart(each for each in comment if name_of(each) in ("p", "list", "h"))
+        self._writer.comment(mark, _text_of(child(comment, "creator")), text)
+        return mark
 
     def _frame(self, frame: Element, kind: str) -> None:
         """Read a text box, a formula, a chart, or the description of a picture."""
-        found = False
         for each in frame:
-            name = name_of(each)
+            name, text = name_of(each), ""
             if name == "object":
                 math = child(each, "math")
-                root = math if math is not None else self._objects.get(attribute(each, "href"))
-                if root is None:
-                    continue
-                found = True
-                if name_of(root) == "math":
+                root = self._objects.get(attribute(each, "href")) if math is None else math
+                if root is not None and name_of(root) == "math":
                     self._add(linear(root), kind)
-                else:
-                    self._after.append(self._chart(root))
-                break
-            if name == "text-box" or name == "table":
-                text = self._apart(each if name == "text-box" else [each])
-                if name == "table":
-                    text = markdown.table(self._grid(each))
-                if text.strip():
-                    self._after.append(text)
-                    found = True
-        if not found:
-            shown = child(frame, "desc")
-            shown = child(frame, "title") if shown is None else shown
-            if shown is not None and shown.text:
-                self._add(f"[{' '.join(shown.text.split())}]", kind)
+                    return
+                text = "" if root is None else self._chart(root)
+            elif name == "text-box":
+                text = self._apart(each)
+            elif name == "table":
+                text = markdown.table(self._grid(each))
+            if text.strip():
+                self._after.append(text)
+                return
+        described = (line_of(_text_of(child(frame, name))) for name in ("desc", "title"))
+        if shown := next(filter(None, described), ""):
+            self._add(f"[{shown}]", kind)
 
     def _chart(self, root: Element) -> str:
-        title = next((each for each in every(root, "title")), None)
         table = next(every(root, "table"), None)
-        lines = [] if title is None else [" ".join("".join(title.itertext()).split())]
+        lines = [line_of(_text_of(next(every(root, "title"), None)))]
         if table is not None:
             lines.append(markdown.table([row for row in self._grid(table) if any(row)]))
         return "\n\n".join(filter(None, lines))
@@ -478,9 +500,9 @@ class _Reader:
             for cell in row:
                 if name_of(cell) in ("table-cell", "covered-table-cell"):
                     text = self._apart(cell) or _value(cell)
-                    times = _integer(attribute(cell, "number-columns-repeated"), 1)
+                    times = integer(attribute(cell, "number-columns-repeated"), 1)
                     cells += [text] * max(0, min(times, MAX_COLUMNS - len(cells)))
-            times = _integer(attribute(row, "number-rows-repeated"), 1) if any(cells) else 1
+            times = integer(attribute(row, "number-rows-repeated"), 1) if any(cells) else 1
             rows += [cells] * max(0, min(times, MAX_ROWS - len(rows)))
         return rows
 
@@ -491,20 +513,18 @@ class _Reader:
         sheet.hide_columns(columns)
         number = 0
         for row in _rows(table):
-            times = max(1, _integer(attribute(row, "number-rows-repeated"), 1))
+            times = max(1, integer(attribute(row, "number-rows-repeated"), 1))
             hidden = attribute(row, "visibility") in ("collapse", "filter")
             cells: list[str] = []
             for cell in row:
                 if name_of(cell) not in ("table-cell", "covered-table-cell"):
                     continue
                 self._place = f"{column_name(len(cells))}{number + 1}"
-                repeated = max(1, _integer(attribute(cell, "number-columns-repeated"), 1))
-                text = _value(cell) if attribute(cell, "value-type") == "date" else ""
-                shown = self._apart([each for each in cell if name_of(each) != "annotation"])
-                for each in cell:
-                    if name_of(each) == "annotation":
-                        self._comment(each)
-                text = text or shown or _value(cell)
+                repeated = max(1, integer(attribute(cell, "number-columns-repeated"), 1))
+                shown = self._apart(cell)
+                if attribute(cell, "value-type") == "date":
+                    shown = ""  # it may be short and ambiguous
+                text = shown or _value(cell)
                 if not text and (formula := attribute(cell, "formula")):
                     text = sheet.not_calculated(formula.partition(":")[2] or formula)
                 cells += [text] * (repeated if text else min(repeated, MAX_COLUMNS + 1))
@@ -520,33 +540,28 @@ class _Reader:
 
     # ------------------------------------------------------------------------------- slides
 
-    def slide(self, page: Element, number: int) -> Part:
+    def page(self, page: Element, mark: str) -> Part:
+        """Read a slide or the page of a drawing."""
         hidden = self._styles("drawing-page", attribute(page, "style-name")).hidden
         notes = ""
         for each in page:
+            role = attribute(each, "class")
             if name_of(each) == "notes":
-                shown = [
+                notes = self._apart(
                     inner
                     for inner in each
                     if attribute(inner, "placeholder") != "true"
                     and attribute(inner, "class") in ("", "notes")
-                    and name_of(inner) != "page-thumbnail"
-                ]
-                notes = self._apart(shown)
+                )
             elif attribute(each, "placeholder") == "true":
                 continue
-            elif attribute(each, "class") == "title":
-                self._writer.heading(1, self._apart_text(each))
-            elif attribute(each, "class") not in ("date-time", "footer", "header", "page-number"):
+            elif role == "title":
+                self._writer.heading(1, self._apart(inside(each, "text-box")))
+            elif role not in ("date-time", "footer", "header", "page-number"):
                 self.blocks([each])
         if notes.strip():
             self._writer.block(f"Speaker notes:\n{notes}")
-        mark = f"[Slide {number + 1}{' (hidden)' if hidden else ''}]"
-        return Part(mark, self._writer.text())
-
-    def _apart_text(self, frame: Element) -> str:
-        box = child(frame, "text-box")
-        return self._apart(frame if box is None else box)
+        return Part(f"[{mark}{' (hidden)' if hidden else ''}]", self._writer.text())
 
 
 def _rows(table: Element) -> Iterator[Element]:
@@ -565,7 +580,7 @@ def _hidden_columns(table: Element) -> Iterator[int]:
         if name_of(each) == "table-row":
             break
         if name_of(each) == "table-column":
-            times = max(1, _integer(attribute(each, "number-columns-repeated"), 1))
+            times = max(1, integer(attribute(each, "number-columns-repeated"), 1))
             if attribute(each, "visibility") in ("collapse", "filter"):
                 yield from range(at, min(at + times, MAX_COLUMNS))
             at += times
@@ -574,23 +589,36 @@ def _hidden_columns(table: Element) -> Iterator[int]:
 def _value(cell: Element) -> str:
     """The value of a cell without a text."""
     kind = attribute(cell, "value-type")
+    name = f"{kind}-value" if kind in ("date", "boolean", "time", "string") else "value"
+    value = attribute(cell, name)
     if kind == "date":
-        return attribute(cell, "date-value").replace("T", " ").removesuffix(" 00:00:00")
+        return shown_date(value)
     if kind == "boolean":
-        return attribute(cell, "boolean-value").upper()
+        return value.upper()
     if kind == "time":
-        found = re.match(r"PT(\d+)H(\d+)M(\d+)", attribute(cell, "time-value"))
+        found = re.match(r"PT(\d+)H(\d+)M(\d+)", value)
         return "" if found is None else ":".join(each.zfill(2) for each in found.groups())
-    if kind == "string":
-        return attribute(cell, "string-value")
-    value = attribute(cell, "value")
-    if kind == "percentage" and value:
-        try:
-            return f"{float(value) * 100:.10g}%"
-        except ValueError:
-            return value
+    if kind == "percentage":
+        with suppress(ValueError):
+            return shown_number(float(value), "0%")
     return f"{value} {attribute(cell, 'currency')}".strip() if kind == "currency" else value
 
 
-def _integer(text: str, default: int) -> int:
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 10 else default
+def _text_of(element: Element | None) -> str:
+    return "" if element is None else "".join(element.itertext())
+
+
+def _choice(control: Element) -> str:
+    """What was chosen or typed in a field of a form."""
+
+    def state(of: Element, name: str) -> str:
+        return attribute(of, f"current-{name}") or attribute(of, name)
+
+    kind = name_of(control)
+    if kind in ("checkbox", "radio"):
+        tick = TICKS[state(control, "state") == "checked" or state(control, "selected") == "true"]
+        return f"{tick} {attribute(control, 'label')}".strip()
+    if kind == "listbox":
+        chosen = (each for each in control if state(each, "selected") == "true")
+        return ", ".join(attribute(each, "label") for each in chosen)
+    return state(control, "value") if kind in _ENTRIES else attribute(control, "label")

@@ -6,6 +6,7 @@ below a line such as `[Row 45]`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from app.ingest import markdown
@@ -69,6 +70,13 @@ class SheetText:
             self._rows.append((each, row))
             self._cells += len(row)
         return True
+
+    def link(self, number: int, column: int, target: str) -> None:
+        """Add the address that a cell links to, unless the cell shows it."""
+        at = bisect_left(self._rows, number, key=lambda row: row[0])
+        row = self._rows[at][1] if at < len(self._rows) and self._rows[at][0] == number else []
+        if column < len(row):
+            row[column] += markdown.address(target, row[column])
 
     def part(self, after: str = "") -> Part:
         """The sheet as a part of the document. `after` is what follows the rows."""

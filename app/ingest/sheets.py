@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from app.ingest.charts import chart_lines
-from app.ingest.elements import attribute, child, every, name_of
-from app.ingest.markdown import Writer
-from app.ingest.number_formats import shown_number
+from app.ingest.elements import (
+    attribute,
+    child,
+    every,
+    inside,
+    integer,
+    is_on,
+    line_of,
+    name_of,
+    value_of,
+)
+from app.ingest.markdown import Line, Writer
+from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.parts import Part
+from app.ingest.shapes import Shapes, text_of
 from app.ingest.sheet_text import MAX_COLUMNS, SheetText
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
 
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_PLACE = re.compile(r"([A-Z]{1,3})(\d+)")
+_PLACE = re.compile(r"([A-Z]{1,3})(\d{1,9})")
 _BUILT_IN = {
     9: "0%", 10: "0.00%", 14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy",
     18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss", 22: "yyyy-mm-dd h:mm",
@@ -42,14 +52,16 @@ class Workbook:
             if kind == "worksheet" and not external:
                 hidden = each.get("state", "visible") != "visible"
                 self._sheets.append((each.get("name", ""), name, hidden))
-        properties, calculation = child(book, "workbookPr"), child(book, "calcPr")
-        self._since_1904 = _is_on(properties, "date1904")
-        self._to_calculate = _is_on(calculation, "fullCalcOnLoad")
-        parts = {kind: name for kind, name, external in links.values() if not external}
+        self._since_1904 = is_on(child(book, "workbookPr"), "date1904")
+        self._to_calculate = is_on(child(book, "calcPr"), "fullCalcOnLoad")
+        parts = dict(archive.linked(main))
         self._formats = self._read_formats(parts.get("styles", ""))
         self._strings: list[str] | None = None
         self._strings_part = parts.get("sharedStrings", "")
-        self._people = self._read_people(parts.get("person", ""))
+        self._people = {
+            each.get("id", ""): each.get("displayName", "")
+            for each in (archive.xml(parts["person"]) if "person" in parts else ())
+        }
         self.embedded = archive.embedded()
 
     def __len__(self) -> int:
@@ -71,15 +83,25 @@ class Workbook:
                 kind = name_of(element)
                 if depth == 1 and kind == "cols":
                     sheet.hide_columns(_hidden_columns(element))
+                elif depth == 1 and kind == "hyperlinks":
+                    self._links(part, element, sheet)
                 elif depth == 2 and kind == "row":
                     given = element.get("r", "")
                     last = int(given) - 1 if given.isdecimal() else last + 1
                     cells = self._cells(element, sheet)
-                    if not sheet.add(last, cells, hidden=_is_on(element, "hidden")):
+                    if not sheet.add(last, cells, hidden=is_on(element, "hidden")):
                         break
                     if data is not None:
                         data.remove(element)  # a long sheet would not fit into memory
         return sheet.part(self._beside(part))
+
+    def _links(self, part: str, links: Element, sheet: SheetText) -> None:
+        relations = self._archive.relations(part)
+        for ref, id in {each.get("ref", ""): attribute(each, "id") for each in links}.items():
+            _, target, external = relations.get(id, ("", "", False))
+            place = _PLACE.match(ref)
+            if external and place is not None:
+                sheet.link(int(place[2]) - 1, _column(place[1]), target)
 
     def _cells(self, row: Element, sheet: SheetText) -> list[str]:
         cells: list[str] = []
@@ -99,7 +121,7 @@ class Workbook:
         for each in cell:
             name = name_of(each)
             if name == "v":
-                value = each.text
+                value = each.text or ""
             elif name == "f":
                 formula = each
             elif name == "is":
@@ -115,14 +137,14 @@ class Workbook:
         if kind == "b":
             return "TRUE" if value == "1" else "FALSE"
         if kind == "d":
-            return value.replace("T", " ").removesuffix(" 00:00:00")
+            return shown_date(value)
         if kind == "n":
             try:
                 number = float(value)
             except ValueError:
                 return value
-            style = cell.get("s", "")
-            code = self._formats[int(style)] if style and int(style) < len(self._formats) else ""
+            style = integer(cell.get("s", ""), -1)
+            code = self._formats[style] if 0 <= style < len(self._formats) else ""
             return shown_number(number, code, self._since_1904)
         return _unescaped(value)
 
@@ -135,97 +157,64 @@ class Workbook:
                         if name_of(element) == "si":
                             self._strings.append(_string(element))
                             element.clear()
-        number = int(value)
+        number = integer(value, -1)
         return self._strings[number] if 0 <= number < len(self._strings) else ""
 
     def _read_formats(self, part: str) -> list[str]:
         """The number format of each style of cells."""
-        if not part:
-            return []
-        root = self._archive.xml(part)
+        root = self._archive.xml(part) if part else Element("none")
         own = {
             each.get("numFmtId", ""): each.get("formatCode", "") for each in every(root, "numFmt")
         }
-        styles = child(root, "cellXfs")
-        numbers = [each.get("numFmtId", "0") for each in (() if styles is None else styles)]
-        return [own.get(n) or _BUILT_IN.get(int(n) if n.isdecimal() else 0, "") for n in numbers]
-
-    def _read_people(self, part: str) -> dict[str, str]:
-        if not part:
-            return {}
-        people = every(self._archive.xml(part), "person")
-        return {each.get("id", ""): each.get("displayName", "") for each in people}
+        numbers = (each.get("numFmtId", "") for each in inside(root, "cellXfs"))
+        return [own.get(each) or _BUILT_IN.get(integer(each), "") for each in numbers]
 
     # --------------------------------------------------------------------- beside the cells
 
     def _beside(self, part: str) -> str:
         """Comments on cells, text boxes, charts and pictures of a sheet."""
         writer = Writer()
-        relations = [
-            (k, n) for k, n, external in self._archive.relations(part).values() if not external
-        ]
-        threads = [name for kind, name in relations if kind == "threadedComment"]
-        for kind, name in relations:
+        linked = self._archive.linked(part)
+        newer = any(kind == "threadedComment" for kind, _ in linked)
+        for kind, name in linked:
             if kind == "drawing":
-                self._drawing(name, writer)
-            elif kind == "comments" and not threads:
-                for place, author, text in _comments(self._archive.xml(name)):
-                    text = text.removeprefix(f"{author}:").strip() if author else text
-                    writer.note(f"[Comment on {place}]", f"{author}: {text}" if author else text)
-        for name in threads:
-            for each in every(self._archive.xml(name), "threadedComment"):
-                author = self._people.get(each.get("personId", ""), "")
-                text = "".join(inner.text or "" for inner in every(each, "text"))
-                writer.note(
-                    f"[Comment on {each.get('ref', '')}]", f"{author}: {text}" if author else text
-                )
+                Shapes(self._archive, name, writer).read(self._archive.xml(name))
+            elif kind == ("threadedComment" if newer else "comments"):
+                for place, author, text in self._comments(self._archive.xml(name)):
+                    writer.comment(f"[Comment on {place}]", author, text)
         return writer.text()
 
-    def _drawing(self, name: str, writer: Writer) -> None:
-        relations = self._archive.relations(name)
-        for each in self._archive.xml(name).iter():
-            kind = name_of(each)
-            if kind == "txBody":
-                lines = ("".join(t.text or "" for t in every(p, "t")) for p in every(each, "p"))
-                writer.paragraph("\n".join(lines))
-            elif kind == "cNvPr" and (shown := each.get("descr", "").strip()):
-                writer.paragraph(f"[{' '.join(shown.split())}]")
-            elif kind == "chart" and (link := relations.get(attribute(each, "id"))) and not link[2]:
-                for block in chart_lines(self._archive.xml(link[1])):
-                    writer.block(block)
-
-
-def _comments(root: Element) -> Iterator[tuple[str, str, str]]:
-    """Yield the place, the author and the text of each comment."""
-    authors = [each.text or "" for each in every(root, "author")]
-    for each in every(root, "comment"):
-        number = each.get("authorId", "")
-        known = number.isdecimal() and int(number) < len(authors)
-        text = child(each, "text")
-        yield (
-            each.get("ref", ""),
-            " ".join(authors[int(number)].split()) if known else "",
-            "" if text is None else _string(text),
-        )
+    def _comments(self, root: Element) -> Iterator[tuple[str, str, str]]:
+        """Yield the place, the author and the text of each comment."""
+        authors = [line_of(each.text) for each in every(root, "author")]
+        for each in every(root, "comment"):
+            number = integer(each.get("authorId", ""), len(authors))
+            author = authors[number] if 0 <= number < len(authors) else ""
+            text = _string(inside(each, "text"))
+            yield each.get("ref", ""), author, text.removeprefix(f"{author}:" if author else "")
+        for each in every(root, "threadedComment"):
+            author = self._people.get(each.get("personId", ""), "")
+            yield each.get("ref", ""), author, "".join(text.text or "" for text in inside(each))
 
 
 def _hidden_columns(columns: Element) -> Iterator[int]:
     for each in columns:
-        if _is_on(each, "hidden"):
-            first, last = (int(each.get(name, "0") or 0) for name in ("min", "max"))
+        if is_on(each, "hidden"):
+            first, last = (integer(each.get(name, "")) for name in ("min", "max"))
             yield from range(max(0, first - 1), min(last, MAX_COLUMNS))
 
 
-def _string(element: Element) -> str:
+def _string(element: Iterable[Element]) -> str:
     """A text of one or more runs, without the readings of its characters."""
-    pieces = []
+    line = Line()
     for each in element:
         name = name_of(each)
         if name == "t":
-            pieces.append(each.text or "")
+            line.add(each.text or "")
         elif name == "r":
-            pieces += [inner.text or "" for inner in each if name_of(inner) == "t"]
-    return _unescaped("".join(pieces))
+            raised = value_of(each, "rPr", "vertAlign") == "superscript"
+            line.add(text_of(each), "raised" if raised else "")
+    return _unescaped(line.text())
 
 
 def _unescaped(text: str) -> str:
@@ -243,7 +232,3 @@ def _column(letters: str) -> int:
     for each in letters:
         number = number * 26 + ord(each) - 64
     return number - 1
-
-
-def _is_on(element: Element | None, name: str) -> bool:
-    return element is not None and attribute(element, name) in ("1", "true", "on")

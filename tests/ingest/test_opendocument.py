@@ -244,3 +244,122 @@ def test_what_impress_shows() -> None:
         "# Plan\n\n- One\n\nSales\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
         "Speaker notes:\nSay hello"
     )
+
+
+FORM = (
+    '<office:forms><form:form><form:listbox form:id="l"><form:option form:label="A"/>'
+    '<form:option form:label="B" form:current-selected="true"/></form:listbox>'
+    '<form:text form:id="t" form:current-value="Jane"/><form:password form:id="w"'
+    ' form:current-value="secret"/><form:radio form:id="r" form:label="Yes" form:selected="true"/>'
+    "</form:form></office:forms>"
+)
+SPANNED = '<table:table-cell table:number-columns-spanned="2">{}</table:table-cell>'
+COVERED = "<table:covered-table-cell/>"
+FRAMED = "<draw:frame>{}</draw:frame>"
+BOX = FRAMED.format("<draw:text-box>{}</draw:text-box>")
+COMMENTED = f"{annotation('Why?')}A"
+ANOTHER = {
+    "a hidden paragraph": (
+        p('<text:hidden-paragraph text:is-hidden="true"/>Old.')
+        + p('<text:hidden-paragraph text:is-hidden="false"/>New.'),
+        "(hidden: Old.)\n\nNew.",
+    ),
+    "conditional and hidden text": (
+        p(
+            '<text:conditional-text text:string-value-if-true="T" text:string-value-if-false="F">T'
+            '</text:conditional-text> <text:hidden-text text:string-value="gone"/>'
+            '<text:hidden-text text:string-value="here" text:is-hidden="false"/>'
+        ),
+        "T (hidden: gone)here",
+    ),
+    "paragraphs with numbers": (
+        "".join(
+            f'<text:numbered-paragraph text:list-id="q" text:style-name="L">{p(each)}'
+            "</text:numbered-paragraph>"
+            for each in "ab"
+        ),
+        "1. a\n2. b",
+    ),
+    "fields of forms": (
+        FORM + p("".join(f'<draw:control draw:control="{id}"/>; ' for id in "ltrw")),
+        "B; Jane; [x] Yes; ;",
+    ),
+    "a script is no text": (p("a<text:script>alert(1)</text:script>b"), "ab"),
+    "an empty item": (items(p(""), p("b")), "1.\n2. b"),
+    "text after an empty cell": (
+        f"<table:table>{tr(cell(p('A')), cell(p('')))}</table:table>{p('Annex')}",
+        "| A |  |\n| --- | --- |\n\nAnnex",
+    ),
+    "an index": (
+        "<text:table-of-content><text:table-of-content-source><text:index-title-template>Contents"
+        f"</text:index-title-template></text:table-of-content-source><text:index-body>"
+        f"<text:index-title>{p('Contents')}</text:index-title>{p('Aims<text:tab/>3')}"
+        "</text:index-body></text:table-of-content>",
+        "Contents\n\nAims\t3",
+    ),
+    "fields of users, and references": (
+        '<text:user-field-decls><text:user-field-decl office:string-value="X"/>'
+        "</text:user-field-decls>"
+        + p(
+            "<text:user-field-get>X</text:user-field-get> <text:bookmark-ref>4</text:bookmark-ref>"
+        ),
+        "X 4",
+    ),
+    "sections in sections": (
+        f"<text:section>{p('A')}<text:section>{p('B')}</text:section></text:section>",
+        "A\n\nB",
+    ),
+    "sections with conditions": (
+        f'<text:section text:display="condition">{p("A")}</text:section>'
+        f'<text:section text:display="condition" text:is-hidden="true">{p("B")}</text:section>',
+        "A\n\n(hidden: B)",
+    ),
+    "deleted text": (
+        "<text:tracked-changes><text:changed-region><text:deletion>"
+        f"{p('gone')}</text:deletion></text:changed-region></text:tracked-changes>"
+        + p("a<text:change/>b<text:change-start/>c<text:change-end/>"),
+        "abc",
+    ),
+    "merged cells": (
+        f"<table:table>{tr(SPANNED.format(p('W')), COVERED)}{tr(cell(p('a')), cell(p('b')))}"
+        f"{tr(COVERED, cell(p('c')))}</table:table>",
+        "| W |  |\n| --- | --- |\n| a | b |\n|  | c |",
+    ),
+    "a table in a frame": (
+        p(FRAMED.format(f"<table:table>{tr(cell(p(COMMENTED)), cell(p('B')))}</table:table>")),
+        "| [Comment 1]A | B |\n| --- | --- |\n\n[Comment 1]: Anna: Why?",
+    ),
+    "a box in a box": (
+        p(BOX.format(p("Out" + BOX.format(p("In"))))),
+        "Out\n\nIn",
+    ),
+}
+
+
+@table("name", ANOTHER)
+def test_more_that_writer_shows(name: str) -> None:
+    body, text = ANOTHER[name]
+    assert read("text", body, STYLES).text == text
+
+
+def test_pages_of_a_drawing(tmp_path: Path) -> None:
+    shape = f"<draw:custom-shape>{p('Pump')}</draw:custom-shape>"
+    pages = f"<draw:page>{shape}</draw:page><draw:page>{BOX.format(p('B'))}</draw:page>"
+    result = intake(written(tmp_path / "a.odg", document("drawing", pages)))
+    assert result.documents[0].text == "[Page 1]\nPump\n\n[Page 2]\nB\n\n"
+
+
+def test_a_list_style_and_a_formula_of_other_programs() -> None:
+    body = items(p("a"), style="Own") + p(FRAMED.format('<draw:object xlink:href="./Formula-1"/>'))
+    named = (
+        '<text:list-style style:name="Own"><text:list-level-style-number text:level="1"'
+        ' style:num-format="I" style:num-suffix=")"/></text:list-style>'
+    )
+    members = {"Formula-1": MATH}
+    assert read("text", body, named=named, **members).text == "I) a\n\na/2"
+
+
+def test_shapes_over_a_sheet() -> None:
+    shapes = f"<table:shapes><draw:custom-shape>{p('Draft')}</draw:custom-shape></table:shapes>"
+    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A")))}</table:table>'
+    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nDraft"

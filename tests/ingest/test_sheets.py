@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest.archive import Archive
+from app.ingest.flat import open_flat
 from app.ingest.number_formats import shown_number
 from app.ingest.parts import Part
 from app.ingest.sheet_text import column_name
@@ -47,6 +48,19 @@ NUMBERS = [
     (7, '"#"0', "#7"),
     (7, '0;-0;"-"', "7"),
     (2, "", "2"),
+    (3, "@", "3"),
+    (94, "00000", "00094"),
+    (12.5, "000", "12.5"),
+    (1234567, '0.0,,"M"', "1.234567M"),
+    (1500, "#,##0,", "1.5"),
+    (0, '"Yes";"Yes";"No"', "No"),
+    (1, '"Yes";"Yes";"No"', "Yes"),
+    (5, '[<1]"low";"high: "0', "high: 5"),
+    (0.5, '[<1]"low";"high: "0', "low"),
+    (-3, '#,##0 "€";[Red]-#,##0 "€"', "-3 €"),
+    (45292.5, "[$-409]m/d/yy h:mm AM/PM;@", "2024-01-01 12:00"),
+    (45292, "[$-F800]dddd, mmmm dd, yyyy", "Monday, January 01, 2024"),
+    (0, '_-* "-"??_-', "0"),
 ]
 
 
@@ -109,6 +123,7 @@ def text(value: str) -> str:
     return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
 
 
+RAISED = '<rPr><vertAlign val="superscript"/></rPr>'
 ROWS = {
     "kinds of values": (
         row(1, c(0, "s"), c(1, "s"), c(2, "s"), c(1, "b"), c("#DIV/0!", "e"), c("ab", "str"))
@@ -131,6 +146,24 @@ ROWS = {
     "hidden rows": (
         row(1, text("A")) + row(2, c(None), text("B"), more=' hidden="1"'),
         "| A |  |\n| --- | --- |\n|  | (hidden) B |",
+    ),
+    "raised runs": (
+        row(1, text("").replace("<t></t>", f"<r><t>10</t></r><r>{RAISED}<t>6</t></r>")),
+        "| 10^6 |\n| --- |",
+    ),
+    "formulas of one or more cells": (
+        row(
+            1,
+            '<c><f t="shared" ref="A1:A2" si="0">B1*2</f><v>4</v></c>',
+            '<c t="str"><f>""</f><v></v></c>',
+            '<c><f t="array" ref="C1:C2">SUM(A1:A2)</f><v>1</v></c>',
+        )
+        + row(2, '<c><f t="shared" si="0"/><v>6</v></c>', '<c t="b"><f>A1</f><v>0</v></c>'),
+        "| 4 |  | 1 |\n| --- | --- | --- |\n| 6 | FALSE |  |",
+    ),
+    "numbers that name nothing": (
+        row(1, c(99, "s"), c("x", "s"), '<c s="x"><v>3</v></c>', '<c s="99"><v>4</v></c>'),
+        "| 3 | 4 |\n| --- | --- |",
     ),
     "cells without places": (
         "<row><c><v>1</v></c><c><v>2</v></c></row><row><c><v>3</v></c></row>",
@@ -181,6 +214,40 @@ def test_comments_and_drawings_follow_the_rows() -> None:
     )
 
 
+def test_cells_have_the_addresses_that_they_link_to() -> None:
+    rows = row(1, text("terms"), text("https://example.org/a")) + row(3, text("home"))
+    listed = "".join(f'<hyperlink ref="{place}" r:id="h1"/>' for place in ("A1", "B1", "A2", "C3"))
+    archive = Archive(book(rows))
+    members: dict[str, str | bytes] = {name: archive.read(name) for name in archive.names}
+    sheet = f"<worksheet {NAMES}><sheetData>{rows}</sheetData><hyperlinks>{listed}"
+    members["xl/worksheets/sheet1.xml"] = (
+        f'{sheet}<hyperlink ref="A3" location="A1"/></hyperlinks></worksheet>'
+    )
+    members["xl/worksheets/_rels/sheet1.xml.rels"] = links(
+        h1="hyperlink https://example.org/a"
+    ).replace("Target=", 'TargetMode="External" Target=')
+    assert Workbook(Archive(zipped(members))).read(0).text == (
+        "| terms (https://example.org/a) | https://example.org/a |\n| --- | --- |\n|  |  |\n"
+        "| home |  |"
+    )
+
+
+def test_shapes_over_a_sheet_are_read_once() -> None:
+    def box(*paragraphs: str) -> str:
+        shown = "".join(f"<a:p><a:r><a:t>{each}</a:t></a:r></a:p>" for each in paragraphs)
+        shown = shown.replace("|", "</a:t></a:r><a:br/><a:r><a:t>")
+        return f"<x:sp><x:txBody>{shown}</x:txBody></x:sp>"
+
+    both = f"<m:Choice>{box('Once')}</m:Choice><m:Fallback>{box('Once')}</m:Fallback>"
+    drawing = (
+        f'<x:wsDr {DRAWING} xmlns:x="x" xmlns:m="m"><x:twoCellAnchor><x:grpSp>{box("One|two")}'
+        f"</x:grpSp></x:twoCellAnchor><x:oneCellAnchor><m:AlternateContent>{both}"
+        "</m:AlternateContent></x:oneCellAnchor></x:wsDr>"
+    )
+    found = read(row(1, text("A")), drawing=drawing)
+    assert found.text == "| A |\n| --- |\n\nOne\ntwo\n\nOnce"
+
+
 def test_threads_replace_the_comments_of_older_programs() -> None:
     thread = '<x><threadedComment ref="A1"><text>Why?</text></threadedComment></x>'
     old = (
@@ -205,3 +272,22 @@ def test_a_wide_row_does_not_fill_memory() -> None:
     found = read('<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>2</v></c></row>')
     assert found.text == "| 1 |\n| --- |"
     assert found.note
+
+
+def test_a_workbook_in_one_xml_file() -> None:
+    name = "urn:schemas-microsoft-com:office:spreadsheet"
+    string, number = '<Data s:Type="String">', '<Data s:Type="Number">'
+    source = (
+        f'<Workbook xmlns="{name}" xmlns:s="{name}"><Styles><Style s:ID="p">'
+        '<NumberFormat s:Format="Percent"/></Style></Styles><Worksheet s:Name="T"><Table>'
+        f'<Row><Cell s:MergeAcross="1">{string}Wide</Data></Cell><Cell s:HRef="https://example.org">'
+        f'{string}terms</Data></Cell></Row><Row s:Index="3"><Cell s:Index="2" s:StyleID="p">'
+        f"{number}0.5</Data></Cell><Cell>{string}10<Sup>6</Sup> units</Data>"
+        '<Comment s:Author="Anna"><Data>Anna:\nWhy?</Data></Comment></Cell></Row>'
+        '<Row s:Hidden="1"><Cell s:Formula="=A1"/></Row></Table></Worksheet></Workbook>'
+    )
+    assert open_flat("workbook", source.encode()).read(0).text == (
+        "| Wide |  | terms (https://example.org) |\n| --- | --- | --- |\n|  |  |  |\n"
+        "|  | 50% | 10^6 units |\n| (hidden) =A1 (not calculated) |  |  |\n\n"
+        "[Comment on C3]: Anna: Why?"
+    )

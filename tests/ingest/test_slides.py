@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import fromstring
 
 from app.ingest.archive import Archive
-from app.ingest.charts import chart_lines
+from app.ingest.charts import chart_lines, diagram_lines
 from app.ingest.parts import Part
 from app.ingest.slides import Slides
 from tests.ingest.documents import DRAWING, links
@@ -51,6 +51,31 @@ HALF = (
     "<m:oMath><m:f><m:num><m:r><m:t>a</m:t></m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den>"
     "</m:f></m:oMath>"
 )
+
+
+def group(inside: str, more: str = "") -> str:
+    return f"<p:grpSp><p:nvGrpSpPr><p:cNvPr{more}/></p:nvGrpSpPr>{inside}</p:grpSp>"
+
+
+def graphic(inside: str, more: str = "") -> str:
+    return (
+        f"<p:graphicFrame><p:nvGraphicFramePr><p:cNvPr{more}/></p:nvGraphicFramePr><a:graphic>"
+        f"<a:graphicData>{inside}</a:graphicData></a:graphic></p:graphicFrame>"
+    )
+
+
+def tc(text: str, merged: str = "") -> str:
+    merged = f' {merged}="2"' if merged else ""
+    return f"<a:tc{merged}><a:txBody>{p(text)}</a:txBody></a:tc>"
+
+
+def either(choice: str, fallback: str) -> str:
+    return (
+        f"<mc:AlternateContent><mc:Choice>{choice}</mc:Choice>"
+        f"<mc:Fallback>{fallback}</mc:Fallback></mc:AlternateContent>"
+    )
+
+
 TEXTS = {
     "a raised digit": (sp(p(run("10") + run("6", '<a:rPr baseline="30000"/>'))), "10^6"),
     "a lowered digit": (sp(p(run("H") + run("2", '<a:rPr baseline="-25000"/>'))), "H2"),
@@ -71,6 +96,29 @@ TEXTS = {
         "a/2",
     ),
     "two boxes": (sp(p("- no item")) + sp(p("B")), "- no item\n\nB"),
+    "shapes in groups": (group(sp(p("A")) + group(sp(p("B")))), "A\n\nB"),
+    "a hidden group": (group(sp(p("A")), ' hidden="1"'), "(hidden: A)"),
+    "a hidden table": (
+        graphic(f"<a:tbl><a:tr>{tc('A')}{tc('B')}</a:tr></a:tbl>", ' hidden="1"'),
+        "(hidden)\n\n| A | B |\n| --- | --- |",
+    ),
+    "merged cells": (
+        graphic(
+            f"<a:tbl><a:tr>{tc('W', 'gridSpan')}{tc('', 'hMerge')}</a:tr>"
+            f"<a:tr>{tc('a', 'rowSpan')}{tc('b')}</a:tr>"
+            f"<a:tr>{tc('', 'vMerge')}{tc('c')}</a:tr></a:tbl>"
+        ),
+        "| W |  |\n| --- | --- |\n| a | b |\n|  | c |",
+    ),
+    "a graphic with a description": (graphic("", ' descr="Sales  grow"'), "[Sales grow]"),
+    "a shape without text": (sp(p(""), more=' descr="A map"'), "[A map]"),
+    "one of two forms": (either(sp(p("new")), sp(p("old"))), "new"),
+    "a form that is empty": (either("", sp(p("old"))), "old"),
+    "a line end in a title": (sp(f"<a:p>{run('A')}<a:br/>{run('B')}</a:p>", role="title"), "# A B"),
+    "levels, and one without a mark": (
+        sp(p("a"), p("b", '<a:pPr lvl="1"/>'), p("c", "<a:pPr><a:buNone/></a:pPr>"), role="body"),
+        "- a\n  - b\n\nc",
+    ),
     "a field": (sp(p('<a:fld type="datetime1"><a:t>1 May</a:t></a:fld>')), "1 May"),
 }
 
@@ -86,6 +134,35 @@ def test_notes_and_comments_follow_the_slide() -> None:
     comments = f"<p:cmLst {DRAWING}><p:cm><p:text>The price is old.</p:text></p:cm></p:cmLst>"
     found = read(sp(p("Price 5")), notesSlide=notes, comments=comments)
     assert found.text == ("Price 5\n\nSpeaker notes:\nSay hello\n\n[Comment 1]: The price is old.")
+
+
+def test_replies_follow_their_comments() -> None:
+    reply = f"<n:reply>{body('Yes.')}</n:reply>"
+    comments = (
+        f'<n:cmLst {DRAWING} xmlns:n="n"><n:cm><n:replyLst>{reply}</n:replyLst>'
+        f"{body('Is it', 'old?')}</n:cm></n:cmLst>"
+    )
+    found = read(sp(p("Price 5")), comments=comments)
+    assert found.text == "Price 5\n\n[Comment 1]: Is it old?\n[Comment 1]: Yes."
+
+
+def body(*paragraphs: str) -> str:
+    return f"<n:txBody>{''.join(map(p, paragraphs))}</n:txBody>"
+
+
+def test_a_link_has_its_address_once() -> None:
+    link = '<a:rPr><a:hlinkClick r:id="r7"/></a:rPr>'
+    relations = links(r7="hyperlink https://example.org/a").replace(
+        'Target="', 'TargetMode="External" Target="'
+    )
+    shown = sp(f"<a:p>{run('the ', link)}{run('terms', link)}{run('.')}</a:p>")
+    data = pptx(slide(shown), **{"ppt__slides___rels__slide1.xml.rels": relations})
+    assert Slides(Archive(data)).read(0).text == "the terms (https://example.org/a)."
+
+
+def test_lines_of_a_diagram() -> None:
+    diagram = f"<d xmlns:a='a'><a:p>{run('One')}<a:br/>{run('more')}</a:p><a:p/></d>"
+    assert [*diagram_lines(fromstring(diagram))] == ["- One more"]
 
 
 def points(*values: str | None) -> str:

@@ -92,6 +92,9 @@ DRAWN = f"<w:drawing><wps:txbx>{box('B')}</wps:txbx></w:drawing>"
 COPY = f"<w:pict><v:textbox>{box('B')}</v:textbox></w:pict>"
 LISTED = '<w:listEntry w:val="France"/><w:listEntry w:val="Italy"/>'
 
+CHECKED = '<w14:checked w14:val="1"/>'
+DELETED = "<w:rPr><w:del/></w:rPr>"
+
 TEXTS = {
     "a raised digit": (p("10", r("6", RAISED), " units"), "10^6 units"),
     "raised text of two runs": (p("2", r("n", RAISED), r("+1", RAISED)), "2^(n+1)"),
@@ -230,6 +233,14 @@ TEXTS = {
         ),
         "| Rate 5 % | x |\n| --- | --- |\n|  | y |",
     ),
+    "an empty cell merged with one with text": (
+        tbl(
+            tc("Rate") + tc("x"),
+            tc("", properties='<w:vMerge w:val="restart"/>') + tc("y"),
+            tc("5 %", properties="<w:vMerge/>") + tc("z"),
+        ),
+        "| Rate | x |\n| --- | --- |\n| 5 % | y |\n|  | z |",
+    ),
     "a wide cell": (
         tbl(tc("Wide", properties='<w:gridSpan w:val="2"/>'), tc("a") + tc("b")),
         "| Wide |  |\n| --- | --- |\n| a | b |",
@@ -242,13 +253,91 @@ TEXTS = {
         tbl(tc("A") + tc("B"), "<w:trPr><w:del/></w:trPr>" + tc("C") + tc("D")),
         "| A | B |\n| --- | --- |",
     ),
+    "a deleted end of a cell": (
+        tbl(tc(p("a", properties=DELETED)) + tc("c")),
+        "| a | c |\n| --- | --- |",
+    ),
+    "a deleted cell": (
+        tbl(
+            tc("A") + tc("B", properties="<w:cellDel/>") + tc("C"),
+            tc("1") + tc("2", properties="<w:cellIns/>"),
+        ),
+        "| A | C |\n| --- | --- |\n| 1 | 2 |",
+    ),
+    "an inserted row": (
+        tbl(tc("A") + tc("B"), "<w:trPr><w:ins/></w:trPr>" + tc("C") + tc("D")),
+        "| A | B |\n| --- | --- |\n| C | D |",
+    ),
+    "moved text": (
+        p(f"<w:moveFrom>{r('M')}</w:moveFrom>", "x", f"<w:moveTo>{r('M')}</w:moveTo>"),
+        "xM",
+    ),
+    "an initial over several lines": (
+        p("O", properties='<w:framePr w:dropCap="drop"/>') + p("nce upon a time"),
+        "Once upon a time",
+    ),
+    "controls around rows, cells and blocks": (
+        f"<w:tbl><w:tr>{sdt('', tc('A'))}{tc(sdt('', p('B')))}</w:tr>"
+        + sdt("", f"<w:tr><w:customXml>{tc('C')}</w:customXml>{tc('D')}</w:tr>")
+        + "</w:tbl>"
+        + sdt("", p("E") + sdt("", p("F"))),
+        "| A | B |\n| --- | --- |\n| C | D |\n\nE\n\nF",
+    ),
+    "a tick of its own": (sdt(f"<w14:checkbox>{CHECKED}</w14:checkbox>", p("☒")), "[x]"),
+    "one of two forms of a row": (
+        f"<w:tbl><w:tr>{tc('A')}{tc('B')}</w:tr>"
+        + alternatives(f"<w:tr>{tc('C')}{tc('D')}</w:tr>", f"<w:tr>{tc('X')}{tc('Y')}</w:tr>")
+        + "</w:tbl>",
+        "| A | B |\n| --- | --- |\n| C | D |",
+    ),
+    "one of two forms of a text": (
+        alternatives(p("B"), p("x"))
+        + p(alternatives(r("R"), r("x")), f"<w:r>{alternatives('<w:t>T</w:t>')}</w:r>"),
+        "B\n\nRT",
+    ),
+    "the second form, as the first is empty": (p(alternatives("", r("F"))), "F"),
+    "smart tags": (
+        p(f"<w:smartTag>{r('On 1 ')}<w:customXml>{r('May')}</w:customXml></w:smartTag>"),
+        "On 1 May",
+    ),
+    "a field over paragraphs": (
+        p(mark("begin"), "<w:r><w:instrText>TOC</w:instrText></w:r>", mark("separate"), "1 Aims\t3")
+        + p("2 Ends\t4")
+        + p(mark("end"))
+        + p("After"),
+        "1 Aims\t3\n\n2 Ends\t4\n\nAfter",
+    ),
+    "two fields of links": (
+        p(
+            long_field('HYPERLINK "https://a.org/x"', "one"),
+            long_field('HYPERLINK "https://a.org/x"', "two"),
+        ),
+        "one (https://a.org/x)two (https://a.org/x)",
+    ),
+    "a field to type in": (p(long_field("MACROBUTTON NoMacro [Name]")), "[Name]"),
+    "a mark for an index": (p("a", long_field('XE "a"'), "b", long_field('TC "b"')), "ab"),
+    "letters drawn as a picture": (
+        p('<w:r><w:pict><v:shape><v:textpath string="DRAFT"/></v:shape></w:pict></w:r>'),
+        "[DRAFT]",
+    ),
+    "code in a cell": (
+        tbl(tc(sdt("", p("x = 1", style="Code"))) + tc("B")),
+        "| x = 1 | B |\n| --- | --- |",
+    ),
+    "a table in a table in a table": (
+        tbl(
+            tc("A") + tc("B"),
+            tc(p("1") + tbl(tc("2") + tc(tbl(tc("3") + tc("4")))) + p("5")) + tc("C"),
+        ),
+        "| A | B |\n| --- | --- |\n| 1 2, 3, 4 5 | C |",
+    ),
 }
 
 
 @table("name", TEXTS)
 def test_what_word_shows(name: str) -> None:
     body, text = TEXTS[name]
-    assert read(body).text == text
+    assert read(body, styles=STYLES).text == text
 
 
 def numbering(*levels: str) -> str:
@@ -273,6 +362,16 @@ def item(text: str, at: int = 0, id: int = 1) -> str:
 
 
 LISTS = {
+    "nothing behind the number": (
+        item("总则"),
+        numbering(level("第%1章", "chineseCounting", more='<w:suff w:val="nothing"/>')),
+        "第一章 总则",
+    ),
+    "items in cells": (
+        tbl(tc(item("a") + item("b")) + tc(item("c"))),
+        numbering(level("%1.")),
+        "| 1. a 2. b | 3. c |\n| --- | --- |",
+    ),
     "a list that goes on after a paragraph": (
         item("Term") + p("Text.") + item("Payment") + item("By card", 1) + item("Notice"),
         numbering(level("%1."), level("%1.%2")),
@@ -425,6 +524,18 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "[Header: Contract K-4711]\n\nSee the terms (https://example.org/terms).\n\n"
         "|  | Rent |\n| --- | --- |\n| Q1 |  |\n| Q2 | 900 |\n\n## Annex\n\nImported.\n"
     )
+
+
+def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
+    note = '<w:r><w:footnoteReference w:id="2"/></w:r>'
+    body = p(mark("begin"), note, mark("separate"), "yes", mark("end"))
+    assert read(body, footnotes=notes("footnote", n2="First.")).text == "yes"
+
+
+def test_a_field_without_an_end_is_said() -> None:
+    found = read(p("a", mark("begin")) + p("gone"))
+    assert found.text == "a"
+    assert "does not know (field without an end)" in found.said[0][0]
 
 
 def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
