@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from typing import Any
 
 import pypdfium2
@@ -47,6 +47,24 @@ _FIXED_PITCH = 1
 _TEXT: int = raw.FPDF_PAGEOBJ_TEXT
 _FILLED = (raw.FPDF_TEXTRENDERMODE_FILL, raw.FPDF_TEXTRENDERMODE_FILL_CLIP)
 
+
+
+class _Functions:
+    """PDFium's functions. They take and return addresses as numbers, not pointers: this is faster,
+    and `map` can call them for all objects of a page."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(raw, name)
+        kinds = [
+            ctypes.c_void_p if hasattr(kind, "contents") else kind
+            for kind in (function.restype, *function.argtypes)
+        ]
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        setattr(self, name, ctypes.CFUNCTYPE(*kinds)(address))
+        return getattr(self, name)
+
+
+pdfium = _Functions()
 Matrix = tuple[float, float, float, float, float, float]
 Box = tuple[float, float, float, float]
 """Left, bottom, right and top."""
@@ -56,7 +74,7 @@ Box = tuple[float, float, float, float]
 class Drawn:
     """An object of the page, or one inside an object with the matrix `outer`."""
 
-    handle: Any
+    handle: int
     kind: int
     number: int
     """In the order in which they are drawn."""
@@ -64,7 +82,7 @@ class Drawn:
 
     def box(self) -> Box:
         edges = [ctypes.c_float() for _ in range(4)]
-        raw.FPDFPageObj_GetBounds(self.handle, *edges)
+        pdfium.FPDFPageObj_GetBounds(self.handle, *map(ctypes.byref, edges))
         left, bottom, right, top = (edge.value for edge in edges)
         if self.outer is None:
             return left, bottom, right, top
@@ -102,6 +120,27 @@ class Known:
     """Whether all letters of fonts have one width, by name."""
 
 
+class Rows:
+    """Rows of numbers that PDFium writes."""
+
+    def __init__(self, kind: Any, width: int, count: int) -> None:
+        self._width = width
+        self._numbers = (kind * (width * count))()
+
+    def column(self, number: int) -> range:
+        """The addresses of a number in each row."""
+        begin, size = ctypes.addressof(self._numbers), ctypes.sizeof(self._numbers._type_)
+        end = begin + ctypes.sizeof(self._numbers)
+        return range(begin + number * size, end + number * size, self._width * size)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*[iter(self._numbers[:])] * self._width, strict=True)
+
+
+def consume(calls: Iterable[object]) -> None:
+    deque(calls, maxlen=0)
+
+
 class PageObjects:
     """The objects of a page."""
 
@@ -111,7 +150,7 @@ class PageObjects:
         self._page, self._known = page, known
         self._fixed: dict[int, bool] = {}
         self._count = 0
-        self._add(page.raw, raw.FPDFPage_GetObject, raw.FPDFPage_CountObjects(page))
+        self._add(page.raw, pdfium.FPDFPage_GetObject, raw.FPDFPage_CountObjects(page))
         self.is_complete = self._count < MAX_OBJECTS
         turns = Counter([each.quarter for each in self.letters if each.quarter >= 0])
         self.quarter = turns.most_common(1)[0][0] if turns else 0
@@ -123,57 +162,65 @@ class PageObjects:
     def _add(
         self,
         owner: Any,
-        get: Callable[[Any, int], Any],
+        get: Callable[[Any, int], int],
         count: int,
         outer: Matrix | None = None,
         depth: int = 0,
     ) -> None:
         """Add the objects of the page, or of an object with the matrix `outer`."""
-        letters, fixed = self.letters, self._fixed
-        matrix, number = raw.FS_MATRIX(), ctypes.c_float()
-        red, green, blue, alpha = (ctypes.c_uint() for _ in range(4))
-        for index in range(min(count, MAX_OBJECTS)):
+        handles = [*map(get, repeat(owner), range(min(count, MAX_OBJECTS - self._count)))]
+        matrices, sizes = Rows(ctypes.c_float, 6, len(handles)), Rows(ctypes.c_float, 1, len(handles))
+        colours = Rows(ctypes.c_uint, 4, len(handles))
+        consume(map(pdfium.FPDFPageObj_GetMatrix, handles, matrices.column(0)))
+        consume(map(pdfium.FPDFTextObj_GetFontSize, handles, sizes.column(0)))
+        columns = map(colours.column, range(4))
+        found = zip(
+            handles,
+            map(pdfium.FPDFTextObj_GetTextRenderMode, handles),
+            map(pdfium.FPDFTextObj_GetFont, handles),
+            [*map(pdfium.FPDFPageObj_GetFillColor, handles, *columns)],
+            map(pdfium.FPDFPageObj_CountMarks, handles),
+            sizes,
+            matrices,
+            colours,
+            strict=True,
+        )
+        for handle, mode, font, has_colour, marks, (size,), matrix, colour in found:
             if self._count == MAX_OBJECTS:
                 return
             self._count += 1
-            handle = get(owner, index)
-            kind = raw.FPDFPageObj_GetType(handle)
-            if kind != _TEXT:
-                self.others.append(Drawn(handle, kind, self._count, outer))
-                if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
-                    raw.FPDFPageObj_GetMatrix(handle, matrix)
-                    inner = _product(_numbers(matrix), outer)
-                    inside = raw.FPDFFormObj_CountObjects(handle)
-                    self._add(handle, raw.FPDFFormObj_GetObject, inside, inner, depth + 1)
+            if mode == raw.FPDF_TEXTRENDERMODE_UNKNOWN:
+                self._add_other(handle, matrix, outer, depth)
                 continue
-            raw.FPDFPageObj_GetMatrix(handle, matrix)
-            a, b, c, d, x, y = _product(_numbers(matrix), outer) if outer else _numbers(matrix)
-            raw.FPDFTextObj_GetFontSize(handle, number)
-            font = raw.FPDFTextObj_GetFont(handle)
-            key = ctypes.addressof(font.contents) if font else 0
-            if key not in fixed:
-                fixed[key] = bool(font) and self._has_one_width(font)
-            mode = raw.FPDFTextObj_GetTextRenderMode(handle)
-            is_invisible, is_white = mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE, False
-            if mode in _FILLED and raw.FPDFPageObj_GetFillColor(handle, red, green, blue, alpha):
-                is_invisible = alpha.value == 0
-                is_white = red.value >= _WHITE <= green.value and blue.value >= _WHITE
-            letters.append(
+            a, b, c, d, x, y = _product(matrix, outer) if outer else matrix
+            if font not in self._fixed:
+                self._fixed[font] = bool(font) and self._has_one_width(font)
+            is_filled = has_colour and mode in _FILLED
+            self.letters.append(
                 Letters(
                     handle,
-                    kind,
+                    _TEXT,
                     self._count,
                     outer,
                     x,
                     y,
-                    number.value * (abs(d) if c == 0 else math.hypot(c, d)),
+                    size * (abs(d) if c == 0 else math.hypot(c, d)),
                     0 if b == 0 and a > 0 else _quarter(a, b),
-                    fixed[key],
-                    is_invisible,
-                    is_white,
-                    (*_layers(handle),) if raw.FPDFPageObj_CountMarks(handle) > 0 else (),
+                    self._fixed[font],
+                    mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE or (is_filled and not colour[3]),
+                    is_filled and min(colour[:3]) >= _WHITE,
+                    (*_layers(handle),) if marks > 0 else (),
                 )
             )
+
+    def _add_other(self, handle: int, matrix: Matrix, outer: Matrix | None, depth: int) -> None:
+        """Add an object that is no text, and the objects inside it."""
+        kind = pdfium.FPDFPageObj_GetType(handle)
+        self.others.append(Drawn(handle, kind, self._count, outer))
+        if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
+            inside = pdfium.FPDFFormObj_CountObjects(handle)
+            matrix = _product(matrix, outer)
+            self._add(handle, pdfium.FPDFFormObj_GetObject, inside, matrix, depth + 1)
 
     def levels(self) -> int:
         """How often the height of letters changes."""
@@ -181,7 +228,7 @@ class PageObjects:
 
     def _has_one_width(self, font: Any) -> bool:
         name = ctypes.create_string_buffer(_MAX_NAME)
-        raw.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
+        pdfium.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
         fixed = self._known.fixed
         if not name.value or len(fixed) > MAX_FONTS:
             return _has_one_width(font)
@@ -191,7 +238,7 @@ class PageObjects:
 
     def by_address(self) -> dict[int, Letters]:
         """Letters by the address of their object."""
-        return {ctypes.addressof(each.handle.contents): each for each in self.letters}
+        return {each.handle: each for each in self.letters}
 
     def upright(self, x: float, y: float) -> tuple[float, float]:
         """A point of the page in upright coordinates."""
@@ -255,7 +302,7 @@ class PageObjects:
         colour = [ctypes.c_uint() for _ in range(4)]
         for each in reversed(self.others):
             if each.kind == raw.FPDF_PAGEOBJ_PATH:
-                has_colour = raw.FPDFPageObj_GetFillColor(each.handle, *colour)
+                has_colour = pdfium.FPDFPageObj_GetFillColor(each.handle, *map(ctypes.byref, colour))
                 if _painted(each.handle)[0] and not (has_colour and colour[3].value == 0):
                     is_white = has_colour and min(each.value for each in colour[:3]) >= _WHITE
                     yield each.number, each.box(), bool(is_white)
@@ -278,9 +325,9 @@ class PageObjects:
     def _is_shown(self, each: Drawn) -> bool:
         """Whether the page looks different without this object. The page must be unturned."""
         with_it = self._picture(each.box())
-        raw.FPDFPageObj_SetIsActive(each.handle, False)
+        pdfium.FPDFPageObj_SetIsActive(each.handle, False)
         without = self._picture(each.box())
-        raw.FPDFPageObj_SetIsActive(each.handle, True)
+        pdfium.FPDFPageObj_SetIsActive(each.handle, True)
         return with_it != without
 
     def _picture(self, box: Box) -> bytes:
@@ -311,16 +358,16 @@ class PageObjects:
 def _painted(path: Any) -> tuple[bool, bool]:
     """Whether a path is filled, and whether it is drawn as a line."""
     fill, stroke = ctypes.c_int(), ctypes.c_int()
-    raw.FPDFPath_GetDrawMode(path, fill, stroke)
+    pdfium.FPDFPath_GetDrawMode(path, ctypes.byref(fill), ctypes.byref(stroke))
     return fill.value != 0, stroke.value != 0
 
 
 def _layers(handle: Any) -> Iterator[str]:
     """Yield the names of the layers of an object."""
-    for index in range(min(raw.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
-        mark = raw.FPDFPageObj_GetMark(handle, index)
-        if _entry(raw.FPDFPageObjMark_GetName, mark) == "OC" and (
-            name := _entry(raw.FPDFPageObjMark_GetParamStringValue, mark, b"Name")
+    for index in range(min(pdfium.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
+        mark = pdfium.FPDFPageObj_GetMark(handle, index)
+        if _entry(pdfium.FPDFPageObjMark_GetName, mark) == "OC" and (
+            name := _entry(pdfium.FPDFPageObjMark_GetParamStringValue, mark, b"Name")
         ):
             yield name
 
@@ -328,13 +375,13 @@ def _layers(handle: Any) -> Iterator[str]:
 def _entry(get: Callable[..., int], *arguments: object) -> str:
     """A name or a text of a mark; empty if it is long."""
     buffer, size = ctypes.create_string_buffer(_MAX_NAME), ctypes.c_ulong()
-    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), _MAX_NAME, size)
+    get(*arguments, buffer, _MAX_NAME, ctypes.byref(size))
     return buffer.raw[: size.value].decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _has_one_width(font: Any) -> bool:
     """Whether a font says so, or narrow and wide letters have one width."""
-    if raw.FPDFFont_GetFlags(font) & _FIXED_PITCH:
+    if pdfium.FPDFFont_GetFlags(font) & _FIXED_PITCH:
         return True
     narrow, wide = ({*_widths(font, letters)} for letters in (_NARROW, _WIDE))
     return len(narrow) == 1 and narrow == wide and max(narrow) < _MAX_FIXED_WIDTH
@@ -344,7 +391,7 @@ def _widths(font: Any, letters: str) -> Iterator[float]:
     """Yield the widths of the letters that a font has."""
     width = ctypes.c_float()
     for letter in letters:
-        if raw.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, width) and width.value > 0:
+        if pdfium.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, ctypes.byref(width)) and width.value > 0:
             yield width.value
 
 
@@ -352,10 +399,6 @@ def _quarter(a: float, b: float) -> int:
     """Quarter turns to the left of letters along the vector (a, b); -1 if it is slanted."""
     turns = math.atan2(b, a) / (math.pi / 2)
     return round(turns) % 4 if abs(turns - round(turns)) < _SLANT else -1
-
-
-def _numbers(matrix: Any) -> Matrix:
-    return matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
 
 
 def _product(first: Matrix, then: Matrix | None) -> Matrix:

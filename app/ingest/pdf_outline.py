@@ -13,6 +13,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
+from app.ingest.pdf_objects import pdfium
 from app.ingest.pdf_text import PageText, Run
 
 MAX_BOOKMARKS = 10_000
@@ -287,7 +288,7 @@ def _titles_of_tags(page: pypdfium2.PdfPage, text: PageText) -> Iterator[Title]:
     for line in text.lines:
         for run in line.runs:
             if run.letters is not None and run.kind != "hidden":
-                number = raw.FPDFPageObj_GetMarkedContentID(run.letters.handle)
+                number = pdfium.FPDFPageObj_GetMarkedContentID(run.letters.handle)
                 runs[number].append(run.text)
     for level, marked in _tagged(page):
         title = " ".join(text for number in sorted(marked) for text in runs.get(number, ()))

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, repeat
 from typing import Any
 
 import pypdfium2
@@ -22,7 +22,7 @@ from pypdfium2 import raw
 
 from app.ingest.line_ends import HYPHEN
 from app.ingest.markdown import INVISIBLE, Line
-from app.ingest.pdf_objects import Box, Known, Letters, PageObjects
+from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
 from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
 
 MAX_CHARACTERS = 200_000
@@ -364,24 +364,22 @@ class _PageByRuns:
                     own = None
                 runs.append(Run(self._text[start:begin], begin, end, own, number))
             start = end
-        for run in runs:
+        for run, last in zip(runs, self._boxes(run.end - 1 for run in runs), strict=True):
             run.text = self._text[run.start : run.end]
-            box = self._box(run.end - 1)
-            run.left, run.right = box[0], box[2]
             if run.letters is not None and run.text < _RIGHT_TO_LEFT:
-                run.left = run.letters.x
+                run.left, run.right = run.letters.x, last[2]
             else:
-                box = self._box(run.start)
-                run.left, run.right = min(box[0], run.left), max(box[2], run.right)
+                (first,) = self._boxes([run.start])
+                run.left, run.right = min(first[0], last[0]), max(first[2], last[2])
         return runs
 
     def _letter(self, index: int) -> tuple[int, int]:
         """The next character that PDFium did not add, and the address of its object; 0 if there is
         none."""
         while index < self._count:
-            handle: Any = raw.FPDFText_GetTextObject(self._handle, index)
-            if handle:
-                return index, ctypes.addressof(handle.contents)
+            address = pdfium.FPDFText_GetTextObject(self._handle, index)
+            if address:
+                return index, address
             index += 1
         return index, 0
 
@@ -401,10 +399,13 @@ class _PageByRuns:
                 end = middle
         return end
 
-    def _box(self, index: int) -> Box:
-        box = raw.FS_RECTF()
-        raw.FPDFText_GetLooseCharBox(self._handle, index, box)
-        return self._objects.upright_box((box.left, box.bottom, box.right, box.top))
+    def _boxes(self, indexes: Iterable[int]) -> list[Box]:
+        """Where characters stand."""
+        indexes = [*indexes]
+        rows = Rows(ctypes.c_float, 4, len(indexes))
+        consume(map(pdfium.FPDFText_GetLooseCharBox, repeat(self._handle), indexes, rows.column(0)))
+        upright = self._objects.upright_box
+        return [upright((left, bottom, right, top)) for left, top, right, bottom in rows]
 
     def _pieces(
         self, run: Run, lines: _StruckLines, extents: dict[float, tuple[float, float]]
@@ -421,16 +422,17 @@ class _PageByRuns:
         if not found:
             yield run
             return
-        cut = run.start
-        is_struck = self._is_struck(cut, found)
-        for index in range(run.start + 1, run.end + 1):
-            if index == run.end or self._is_struck(index, found) != is_struck:
-                text = self._text[cut:index]
-                kind = "struck" if is_struck and any(map(str.isalnum, text)) else ""
-                before = run.before if cut == run.start else ""
-                left, right = self._box(cut)[0], self._box(index - 1)[2]
-                yield Run(before, cut, index, run.letters, run.number, text, left, right, kind)
-                cut, is_struck = index, not is_struck
+        boxes = self._boxes(range(run.start, run.end))
+        at = run.start
+        for is_struck, group in groupby(boxes, key=lambda box: _is_struck(box, found)):
+            struck = [*group]
+            text = self._text[at : at + len(struck)]
+            kind = "struck" if is_struck and any(map(str.isalnum, text)) else ""
+            before = run.before if at == run.start else ""
+            left, right = struck[0][0], struck[-1][2]
+            end = at + len(struck)
+            yield Run(before, at, end, run.letters, run.number, text, left, right, kind)
+            at = end
 
     def _extents(self) -> dict[float, tuple[float, float]]:
         """Where the texts that stand on one line begin and end, by its height."""
@@ -439,10 +441,6 @@ class _PageByRuns:
             left, right = found.get(run.y, (run.left, run.right))
             found[run.y] = min(left, run.left), max(right, run.right)
         return found
-
-    def _is_struck(self, index: int, lines: Sequence[Box]) -> bool:
-        left, _, right, _ = self._box(index)
-        return any(line[0] < (left + right) / 2 < line[2] for line in lines)
 
     def _write(self, lines: Sequence[TextLine]) -> None:
         """Write the texts of the lines. Those in fonts of one width keep their columns."""
@@ -465,7 +463,7 @@ class _PageByRuns:
         """The width of most letters of a line in fonts of one width, 0 if it has none; where each
         letter begins, and the letter with the space before it. Runs of other widths are stretched.
         `usual`: the width in the line before."""
-        runs = [(run, [*self._letters_of(run)]) for run in line.runs]
+        runs = [(run, self._letters_of(run)) for run in line.runs]
         width = self._width(*max(runs, key=lambda each: len(each[1])), usual)
         found: list[tuple[float, str]] = []
         for run, letters in runs:
@@ -475,17 +473,22 @@ class _PageByRuns:
                 found.append((run.left + (at - run.left) * stretch, space + letter))
         return width, found
 
-    def _letters_of(self, run: Run) -> Iterator[tuple[float, str]]:
-        """Yield where each letter begins, and the letter with the space before it."""
-        x, y = ctypes.c_double(), ctypes.c_double()
+    def _letters_of(self, run: Run) -> list[tuple[float, str]]:
+        """Where each letter begins, and the letter with the space before it."""
+        indexes = range(run.start, run.end)
+        rows = Rows(ctypes.c_double, 2, len(indexes))
+        place = pdfium.FPDFText_GetCharOrigin
+        consume(map(place, repeat(self._handle), indexes, rows.column(0), rows.column(1)))
+        quarter = self._objects.quarter
+        found = []
         space = ""
-        for index in range(run.start, run.end):
-            if self._text[index].isspace():
+        for letter, point in zip(self._text[run.start : run.end], rows, strict=True):
+            if letter.isspace():
                 space = " "
-                continue
-            raw.FPDFText_GetCharOrigin(self._page, index, x, y)
-            yield self._objects.upright(x.value, y.value)[0], space + self._text[index]
-            space = ""
+            else:
+                found.append((-point[quarter % 2] if quarter > 1 else point[quarter % 2], space + letter))
+                space = ""
+        return found
 
     def _width(self, run: Run, letters: Sequence[tuple[float, str]], usual: float) -> float:
         """The width of each letter of a run in a font of one width, with the space between them; 0
@@ -497,8 +500,13 @@ class _PageByRuns:
             return usual
         if not letters:
             return 0.0
-        left, _, right, _ = self._box(run.start)
+        ((left, _, right, _),) = self._boxes([run.start])
         return right - left
+
+
+def _is_struck(box: Box, lines: Sequence[Box]) -> bool:
+    middle = (box[0] + box[2]) / 2
+    return any(line[0] < middle < line[2] for line in lines)
 
 
 def _write_columns(block: Sequence[tuple[TextLine, list[tuple[float, str]], float]]) -> None:
