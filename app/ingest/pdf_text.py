@@ -13,8 +13,9 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, repeat
+from operator import attrgetter
 from typing import Any
 
 import pypdfium2
@@ -68,6 +69,8 @@ _OWN_BULLET = re.compile(r"^[\ue000-\uf8ff](?=\s)", re.MULTILINE)
 """The mark of a list in a font of signs."""
 _HALF = re.compile(r"[\ud800-\udfff]")
 _SPACES = frozenset(map(ord, "\t\n\r "))
+_STEP = 256
+"""Number of characters in which the end of an object is searched for."""
 _RIGHT_TO_LEFT = "\u0590"
 """The first letter of the scripts that are written to the left, and of others."""
 
@@ -84,19 +87,13 @@ class Run:
     """None: they are not upright."""
     number: int
     """Of the object, in the order in which they are drawn."""
+    size: float = 0.0
+    y: float = math.nan
     text: str = ""
     left: float = 0.0
     right: float = 0.0
     kind: str = ""
     """`raised`, `hidden`, `struck`, or empty for ordinary text."""
-
-    @property
-    def size(self) -> float:
-        return 0.0 if self.letters is None else self.letters.size
-
-    @property
-    def y(self) -> float:
-        return math.nan if self.letters is None else self.letters.y
 
     def is_level_with(self, other: Run) -> bool:
         return abs(self.y - other.y) <= 0.1 * other.size
@@ -121,18 +118,9 @@ class TextLine:
     text: str
     y: float = math.nan
     runs: Sequence[Run] = ()
-
-    @property
-    def left(self) -> float:
-        return min(run.left for run in self.runs)
-
-    @property
-    def right(self) -> float:
-        return max(run.right for run in self.runs)
-
-    @property
-    def size(self) -> float:
-        return max(run.size for run in self.runs)
+    size: float = 0.0
+    left: float = 0.0
+    right: float = 0.0
 
     def overlaps(self, other: TextLine) -> bool:
         """Whether one stands above the other."""
@@ -330,7 +318,7 @@ class _PageByRuns:
             if not found or "\n" in run.before:
                 found.append([])
             found[-1].append(run)
-        lines = [TextLine("", _y_of(each), each) for each in found]
+        lines = [*map(_line, found)]
         if len(lines) <= MAX_LINES:
             lines = _in_order(_with_marks(lines))
         self._write(lines)
@@ -353,19 +341,16 @@ class _PageByRuns:
     def _read_runs(self) -> list[Run]:
         runs: list[Run] = []
         letters = self._objects.by_address()
-        start = 0
-        while start < self._count:
-            begin, address = self._letter(start)
-            end = self._end(begin, address)
-            if address:
-                own = letters.get(address)
-                number = 0 if own is None else own.number
-                if own is not None and own.quarter != self._objects.quarter:
-                    own = None
-                runs.append(Run(self._text[start:begin], begin, end, own, number))
-            start = end
+        before = 0
+        for start, end, address in self._spans():
+            run = Run(self._text[before:start], start, end, None, 0, text=self._text[start:end])
+            if own := letters.get(address):
+                run.number = own.number
+                if own.quarter == self._objects.quarter:
+                    run.letters, run.size, run.y = own, own.size, own.y
+            runs.append(run)
+            before = end
         for run, last in zip(runs, self._boxes(run.end - 1 for run in runs), strict=True):
-            run.text = self._text[run.start : run.end]
             if run.letters is not None and run.text < _RIGHT_TO_LEFT:
                 run.left, run.right = run.letters.x, last[2]
             else:
@@ -373,31 +358,44 @@ class _PageByRuns:
                 run.left, run.right = min(first[0], last[0]), max(first[2], last[2])
         return runs
 
-    def _letter(self, index: int) -> tuple[int, int]:
-        """The next character that PDFium did not add, and the address of its object; 0 if there is
-        none."""
-        while index < self._count:
-            address = pdfium.FPDFText_GetTextObject(self._handle, index)
-            if address:
-                return index, address
-            index += 1
-        return index, 0
+    def _spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield where the characters of an object begin and end, and its address. Characters that
+        PDFium added have none. The end is often that of a line; otherwise it is searched for by
+        halves."""
+        handle, text, count = self._handle, self._text, self._count
+        object_at = pdfium.FPDFText_GetTextObject
 
-    def _end(self, start: int, address: int) -> int:
-        """The end of the characters of an object: the last one is searched for with growing steps,
-        then by halves."""
-        step = 8
-        while start + step < self._count and self._letter(start + step)[1] == address:
-            start += step
-            step *= 2
-        end = min(start + step, self._count)
-        while end - start > 1:
-            middle = (start + end) // 2
-            if self._letter(middle)[1] == address:
-                start = middle
-            else:
-                end = middle
-        return end
+        def belongs(index: int, address: int) -> bool:
+            """Whether a character, or the next one with an object, belongs to this object."""
+            while index < count:
+                if found := object_at(handle, index):
+                    return bool(found == address)
+                index += 1
+            return False
+
+        start = 0
+        while start < count:
+            address = object_at(handle, start)
+            if not address:
+                start += 1
+                continue
+            begin = last = start
+            while True:
+                stop = min(last + _STEP, count)
+                line_end = text.find("\r", last + 1, stop)
+                start = stop if line_end < 0 else line_end
+                if not belongs(start, address):
+                    break
+                last = start
+            if belongs(start - 1, address):
+                last = start - 1
+            while start - last > 1:
+                middle = (last + start) // 2
+                if belongs(middle, address):
+                    last = middle
+                else:
+                    start = middle
+            yield begin, start, address
 
     def _boxes(self, indexes: Iterable[int]) -> list[Box]:
         """Where characters stand."""
@@ -429,9 +427,10 @@ class _PageByRuns:
             text = self._text[at : at + len(struck)]
             kind = "struck" if is_struck and any(map(str.isalnum, text)) else ""
             before = run.before if at == run.start else ""
-            left, right = struck[0][0], struck[-1][2]
-            end = at + len(struck)
-            yield Run(before, at, end, run.letters, run.number, text, left, right, kind)
+            end, left, right = at + len(struck), struck[0][0], struck[-1][2]
+            yield replace(
+                run, before=before, start=at, end=end, text=text, left=left, right=right, kind=kind
+            )
             at = end
 
     def _extents(self) -> dict[float, tuple[float, float]]:
@@ -550,9 +549,11 @@ def _is_fixed(line: TextLine) -> bool:
     )
 
 
-def _y_of(runs: Sequence[Run]) -> float:
-    """The height of the run with the largest letters."""
-    return max(runs, key=lambda run: run.size).y
+def _line(runs: Sequence[Run]) -> TextLine:
+    """A line, at the height of the run with the largest letters."""
+    largest = max(runs, key=attrgetter("size"))
+    left, right = min([run.left for run in runs]), max([run.right for run in runs])
+    return TextLine("", largest.y, runs, largest.size, left, right)
 
 
 def _is_outside(run: Run, page: Box) -> bool:
@@ -641,11 +642,15 @@ def _with_marks(lines: Sequence[TextLine]) -> list[TextLine]:
             item = min(beside, key=lambda line: line.left)
             item.runs[0].before = " "
             item.runs, mark.runs = [*mark.runs, *item.runs], ()
+            item.size, item.left = max(item.size, mark.size), min(item.left, mark.left)
     return [line for line in lines if line.runs]
 
 
 def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     """Write rows of tables that have empty cells."""
+    may_be_row = (len(line.runs) >= MIN_COLUMNS and not _is_fixed(line) for line in lines)
+    if not any(may_be_row):
+        return [*lines]
     parts = [[] if _is_fixed(line) else _parts(line) for line in lines]
     if max(map(len, parts), default=0) < MIN_COLUMNS:
         return [*lines]
