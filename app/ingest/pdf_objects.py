@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -123,18 +124,20 @@ class Known:
 class Rows:
     """Rows of numbers that PDFium writes."""
 
-    def __init__(self, kind: Any, width: int, count: int) -> None:
+    def __init__(self, kind: str, width: int, count: int) -> None:
+        """`kind`: that of `array`."""
         self._width = width
-        self._numbers = (kind * (width * count))()
+        self._numbers = array(kind, [0]) * (width * count)
 
     def column(self, number: int) -> range:
         """The addresses of a number in each row."""
-        begin, size = ctypes.addressof(self._numbers), ctypes.sizeof(self._numbers._type_)
-        end = begin + ctypes.sizeof(self._numbers)
-        return range(begin + number * size, end + number * size, self._width * size)
+        begin, count = self._numbers.buffer_info()
+        size = self._numbers.itemsize
+        begin += number * size
+        return range(begin, begin + count * size, self._width * size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return zip(*[iter(self._numbers[:])] * self._width, strict=True)
+        return zip(*[iter(self._numbers)] * self._width, strict=True)
 
 
 def consume(calls: Iterable[object]) -> None:
@@ -169,8 +172,8 @@ class PageObjects:
     ) -> None:
         """Add the objects of the page, or of an object with the matrix `outer`."""
         handles = [*map(get, repeat(owner), range(min(count, MAX_OBJECTS - self._count)))]
-        matrices, sizes = Rows(ctypes.c_float, 6, len(handles)), Rows(ctypes.c_float, 1, len(handles))
-        colours = Rows(ctypes.c_uint, 4, len(handles))
+        matrices, sizes = Rows("f", 6, len(handles)), Rows("f", 1, len(handles))
+        colours = Rows("I", 4, len(handles))
         consume(map(pdfium.FPDFPageObj_GetMatrix, handles, matrices.column(0)))
         consume(map(pdfium.FPDFTextObj_GetFontSize, handles, sizes.column(0)))
         columns = map(colours.column, range(4))

@@ -8,11 +8,10 @@ from runs, the texts of single objects.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter
@@ -188,9 +187,8 @@ def cleaned(text: str) -> str:
     """Text without what nobody sees. Control characters stand for letters that are not known. A
     hyphen where a line may end is drawn as one."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xad", "-").replace("\0", "")
-    text = _UNKNOWN.sub(UNKNOWN, text)
-    if not text.isascii():
-        text = _OWN_BULLET.sub("•", _UNSEEN.sub("", text))
+    if UNKNOWN in text or not text.replace("\n", "").replace("\t", "").isprintable():
+        text = _OWN_BULLET.sub("•", _UNSEEN.sub("", _UNKNOWN.sub(UNKNOWN, text)))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
@@ -329,14 +327,19 @@ class _PageByRuns:
         text: str = self._page.get_text_range()
         if len(text) == self._count and not mark_unknown:
             return text
-        return "".join(self._character(index, mark_unknown) for index in range(self._count))
+        letters = map(chr, self._of_all(pdfium.FPDFText_GetUnicode))
+        hyphens = self._of_all(pdfium.FPDFText_IsHyphen)
+        return "".join(
+            UNKNOWN
+            if mark_unknown and _is_unknown(self._handle, index)
+            else HYPHEN
+            if hyphen == 1
+            else letter
+            for index, (letter, hyphen) in enumerate(zip(letters, hyphens, strict=True))
+        )
 
-    def _character(self, index: int, mark_unknown: bool) -> str:
-        if mark_unknown and _is_unknown(self._handle, index):
-            return UNKNOWN
-        if raw.FPDFText_IsHyphen(self._page, index) == 1:
-            return HYPHEN
-        return chr(raw.FPDFText_GetUnicode(self._page, index))
+    def _of_all(self, get: Callable[[Any, int], int]) -> Iterator[int]:
+        return map(get, repeat(self._handle), range(self._count))
 
     def _read_runs(self) -> list[Run]:
         runs: list[Run] = []
@@ -400,7 +403,7 @@ class _PageByRuns:
     def _boxes(self, indexes: Iterable[int]) -> list[Box]:
         """Where characters stand."""
         indexes = [*indexes]
-        rows = Rows(ctypes.c_float, 4, len(indexes))
+        rows = Rows("f", 4, len(indexes))
         consume(map(pdfium.FPDFText_GetLooseCharBox, repeat(self._handle), indexes, rows.column(0)))
         upright = self._objects.upright_box
         return [upright((left, bottom, right, top)) for left, top, right, bottom in rows]
@@ -475,7 +478,7 @@ class _PageByRuns:
     def _letters_of(self, run: Run) -> list[tuple[float, str]]:
         """Where each letter begins, and the letter with the space before it."""
         indexes = range(run.start, run.end)
-        rows = Rows(ctypes.c_double, 2, len(indexes))
+        rows = Rows("d", 2, len(indexes))
         place = pdfium.FPDFText_GetCharOrigin
         consume(map(place, repeat(self._handle), indexes, rows.column(0), rows.column(1)))
         quarter = self._objects.quarter
