@@ -11,11 +11,14 @@ from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise, repeat
+from itertools import compress, islice, repeat
+from operator import ne, neg
 from typing import Any
 
 import pypdfium2
 from pypdfium2 import raw
+
+from app.ingest.pdf_tables import MIN_COLUMNS
 
 MAX_OBJECTS = 20_000
 """Maximum number of objects of a page that is looked at more closely."""
@@ -136,12 +139,36 @@ class Rows:
         begin += number * size
         return range(begin, begin + count * size, self._width * size)
 
+    def values(self, number: int) -> Any:
+        """A number of each row."""
+        return self._numbers[number :: self._width]
+
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return zip(*[iter(self._numbers)] * self._width, strict=True)
 
 
 def consume(calls: Iterable[object]) -> None:
     deque(calls, maxlen=0)
+
+
+class _Properties:
+    """What PDFium says about the objects of a page, or of another object."""
+
+    def __init__(self, owner: Any, get: Callable[[Any, int], int], count: int) -> None:
+        self.handles = [*map(get, repeat(owner), range(count))]
+        self.modes = [*map(pdfium.FPDFTextObj_GetTextRenderMode, self.handles)]
+        self.fonts = [*map(pdfium.FPDFTextObj_GetFont, self.handles)]
+        self.marks = [*map(pdfium.FPDFPageObj_CountMarks, self.handles)]
+        self.colours = Rows("I", 4, count)
+        colours = map(self.colours.column, range(4))
+        self.have_colours = [*map(pdfium.FPDFPageObj_GetFillColor, self.handles, *colours)]
+        self.sizes, self.matrices = Rows("f", 1, count), Rows("f", 6, count)
+        consume(map(pdfium.FPDFTextObj_GetFontSize, self.handles, self.sizes.column(0)))
+        consume(map(pdfium.FPDFPageObj_GetMatrix, self.handles, self.matrices.column(0)))
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        texts = self.handles, self.modes, self.fonts, self.have_colours, self.marks
+        return zip(*texts, self.sizes, self.matrices, self.colours, strict=True)
 
 
 class PageObjects:
@@ -153,42 +180,54 @@ class PageObjects:
         self._page, self._known = page, known
         self._fixed: dict[int, bool] = {}
         self._count = 0
-        self._add(page.raw, pdfium.FPDFPage_GetObject, raw.FPDFPage_CountObjects(page))
-        self.is_complete = self._count < MAX_OBJECTS
+        self.quarter = 0
+        """Quarter turns to the left of most letters."""
+        count = min(raw.FPDFPage_CountObjects(page), MAX_OBJECTS)
+        self._properties = _Properties(page.raw, pdfium.FPDFPage_GetObject, count)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._count < MAX_OBJECTS
+
+    def is_uniform(self) -> bool:
+        """Whether there are only upright letters of one size in a colour, from the top to the
+        bottom, without columns. Most pages of prose are like that, and are not `read`."""
+        found = self._properties
+        left, bottom, right, top = self.page_box()
+        a, b, c, d, x, y = map(found.matrices.values, range(6))
+        colours = {*compress(found.colours, found.have_colours)}
+        places = [*zip(map(neg, y), x, strict=True)]
+        return (
+            len(found.handles) < MAX_OBJECTS
+            and {*found.modes} == {raw.FPDF_TEXTRENDERMODE_FILL}
+            and not any(found.marks)
+            and len({*found.sizes}) == len({*zip(a, b, c, d, strict=True)}) == 1
+            and b[0] == c[0] == 0 < min(a[0], d[0])
+            and all(alpha and min(colour) < _WHITE for *colour, alpha in colours)
+            and not any(map(self._is_fixed, {*found.fonts}))
+            and left <= min(x) <= max(x) <= right
+            and bottom <= min(y) <= max(y) <= top
+            and places == sorted(places)
+            and max(Counter(y).values()) < MIN_COLUMNS
+        )
+
+    def levels(self) -> int:
+        """How often the height of letters changes."""
+        heights = [each.y for each in self.letters] or self._properties.matrices.values(5)
+        return 1 + sum(map(ne, heights, heights[1:]))
+
+    def read(self) -> None:
+        """Look at the objects one by one."""
+        self._add(self._properties)
         turns = Counter([each.quarter for each in self.letters if each.quarter >= 0])
         self.quarter = turns.most_common(1)[0][0] if turns else 0
-        """Quarter turns to the left of most letters."""
         if self.quarter:
             for each in self.letters:
                 each.x, each.y = self.upright(each.x, each.y)
 
-    def _add(
-        self,
-        owner: Any,
-        get: Callable[[Any, int], int],
-        count: int,
-        outer: Matrix | None = None,
-        depth: int = 0,
-    ) -> None:
+    def _add(self, found: _Properties, outer: Matrix | None = None, depth: int = 0) -> None:
         """Add the objects of the page, or of an object with the matrix `outer`."""
-        handles = [*map(get, repeat(owner), range(min(count, MAX_OBJECTS - self._count)))]
-        matrices, sizes = Rows("f", 6, len(handles)), Rows("f", 1, len(handles))
-        colours = Rows("I", 4, len(handles))
-        consume(map(pdfium.FPDFPageObj_GetMatrix, handles, matrices.column(0)))
-        consume(map(pdfium.FPDFTextObj_GetFontSize, handles, sizes.column(0)))
-        columns = map(colours.column, range(4))
-        found = zip(
-            handles,
-            map(pdfium.FPDFTextObj_GetTextRenderMode, handles),
-            map(pdfium.FPDFTextObj_GetFont, handles),
-            [*map(pdfium.FPDFPageObj_GetFillColor, handles, *columns)],
-            map(pdfium.FPDFPageObj_CountMarks, handles),
-            sizes,
-            matrices,
-            colours,
-            strict=True,
-        )
-        for handle, mode, font, has_colour, marks, (size,), matrix, colour in found:
+        for handle, mode, font, has_colour, marks, (size,), matrix, colour in found.rows():
             if self._count == MAX_OBJECTS:
                 return
             self._count += 1
@@ -196,8 +235,6 @@ class PageObjects:
                 self._add_other(handle, matrix, outer, depth)
                 continue
             a, b, c, d, x, y = _product(matrix, outer) if outer else matrix
-            if font not in self._fixed:
-                self._fixed[font] = bool(font) and self._has_one_width(font)
             is_filled = has_colour and mode in _FILLED
             self.letters.append(
                 Letters(
@@ -209,7 +246,7 @@ class PageObjects:
                     y,
                     size * (abs(d) if c == 0 else math.hypot(c, d)),
                     0 if b == 0 and a > 0 else _quarter(a, b),
-                    self._fixed[font],
+                    self._is_fixed(font),
                     mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE or (is_filled and not colour[3]),
                     is_filled and min(colour[:3]) >= _WHITE,
                     (*_layers(handle),) if marks > 0 else (),
@@ -221,15 +258,17 @@ class PageObjects:
         kind = pdfium.FPDFPageObj_GetType(handle)
         self.others.append(Drawn(handle, kind, self._count, outer))
         if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
-            inside = pdfium.FPDFFormObj_CountObjects(handle)
-            matrix = _product(matrix, outer)
-            self._add(handle, pdfium.FPDFFormObj_GetObject, inside, matrix, depth + 1)
+            count = min(pdfium.FPDFFormObj_CountObjects(handle), MAX_OBJECTS - self._count)
+            inside = _Properties(handle, pdfium.FPDFFormObj_GetObject, count)
+            self._add(inside, _product(matrix, outer), depth + 1)
 
-    def levels(self) -> int:
-        """How often the height of letters changes."""
-        return 1 + sum(before.y != after.y for before, after in pairwise(self.letters))
+    def _is_fixed(self, font: int) -> bool:
+        """Whether all letters of a font have one width."""
+        if font not in self._fixed:
+            self._fixed[font] = bool(font) and self._has_one_width(font)
+        return self._fixed[font]
 
-    def _has_one_width(self, font: Any) -> bool:
+    def _has_one_width(self, font: int) -> bool:
         name = ctypes.create_string_buffer(_MAX_NAME)
         pdfium.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
         fixed = self._known.fixed

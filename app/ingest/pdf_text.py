@@ -157,10 +157,13 @@ def page_text(
 ) -> PageText:
     """The lines of a page, which is turned so that most of its letters are upright. `struck`: where
     annotations strike text. `by_runs`: find the heights of the lines in any case."""
-    objects = PageObjects(page, known)
-    marked = (_middle_line(objects.upright_box(box)) for box in struck)
-    lines = _StruckLines([*objects.thin_lines(), *marked])
-    is_plain = not by_runs and _is_plain(objects, lines)
+    objects, lines = PageObjects(page, known), _StruckLines([])
+    is_plain = is_uniform = not by_runs and not struck and objects.is_uniform()
+    if not is_uniform:
+        objects.read()
+        marked = (_middle_line(objects.upright_box(box)) for box in struck)
+        lines = _StruckLines([*objects.thin_lines(), *marked])
+        is_plain = not by_runs and _is_plain(objects, lines)
     if raw.FPDFPage_GetRotation(page):
         raw.FPDFPage_SetRotation(page, 0)
     unseen = set() if is_plain else objects.unseen()
@@ -177,6 +180,8 @@ def page_text(
             text = textpage.get_text_range()
             if is_large or text.count("\n") < objects.levels():
                 return PageText(text, (), objects, unknown)
+        if is_uniform:
+            objects.read()
         found = _PageByRuns(textpage, objects, unknown >= _FEW).lines(unseen, lines)
         return PageText("\n".join(line.text for line in found), found, objects, unknown)
     finally:
@@ -266,22 +271,19 @@ class _StruckLines:
 def _unknown_share(textpage: pypdfium2.PdfTextPage) -> float:
     """The share of letters that are not known, unless PDFium guessed them well: letters of old
     bitmap fonts have no names, but the numbers of ASCII."""
-    page = textpage.raw
-    count = raw.FPDFText_CountChars(page)
-    letters = unknown = readable = 0
-    for index in range(0, count, max(1, count // _SAMPLE)):
-        letters += 1
-        if _is_unknown(page, index):
-            unknown += 1
-            readable += 97 <= raw.FPDFText_GetUnicode(page, index) <= 122
-    is_guessed = readable >= _READABLE * unknown
-    return 0.0 if not unknown or is_guessed else unknown / letters
+    count = raw.FPDFText_CountChars(textpage)
+    indexes = range(0, count, max(1, count // _SAMPLE))
+    unknown = [index for index in indexes if _is_unknown(textpage.raw, index)]
+    letters = (pdfium.FPDFText_GetUnicode(textpage.raw, index) for index in unknown)
+    readable = sum(97 <= letter <= 122 for letter in letters)
+    is_guessed = readable >= _READABLE * len(unknown)
+    return 0.0 if not unknown or is_guessed else len(unknown) / len(indexes)
 
 
 def _is_unknown(page: Any, index: int) -> bool:
     """Whether a font does not say which letter a character is, or only that it is its own."""
-    letter: int = raw.FPDFText_GetUnicode(page, index)
-    if raw.FPDFText_HasUnicodeMapError(page, index) == 1:
+    letter: int = pdfium.FPDFText_GetUnicode(page, index)
+    if pdfium.FPDFText_HasUnicodeMapError(page, index) == 1:
         return letter not in _SPACES
     return 0xE000 <= letter < 0xF900
 
