@@ -10,9 +10,9 @@ import math
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import compress, islice, repeat
-from operator import ne, neg
+from dataclasses import dataclass
+from itertools import compress, islice, pairwise, repeat
+from operator import neg
 from typing import Any
 
 import pypdfium2
@@ -52,7 +52,6 @@ _TEXT: int = raw.FPDF_PAGEOBJ_TEXT
 _FILLED = (raw.FPDF_TEXTRENDERMODE_FILL, raw.FPDF_TEXTRENDERMODE_FILL_CLIP)
 
 
-
 class _Functions:
     """PDFium's functions. They take and return addresses as numbers, not pointers: this is faster,
     and `map` can call them for all objects of a page."""
@@ -64,8 +63,9 @@ class _Functions:
             for kind in (function.restype, *function.argtypes)
         ]
         address = ctypes.cast(function, ctypes.c_void_p).value
-        setattr(self, name, ctypes.CFUNCTYPE(*kinds)(address))
-        return getattr(self, name)
+        found = ctypes.CFUNCTYPE(*kinds)(address or 0)
+        setattr(self, name, found)
+        return found
 
 
 pdfium = _Functions()
@@ -114,14 +114,14 @@ class Letters(Drawn):
     """The names of their layers."""
 
 
-@dataclass(slots=True)
 class Known:
     """What the pages read so far tell of a document."""
 
-    layers: dict[str, bool] = field(default_factory=dict)
-    """Whether layers are shown, by name."""
-    fixed: dict[bytes, bool] = field(default_factory=dict)
-    """Whether all letters of fonts have one width, by name."""
+    def __init__(self) -> None:
+        self.layers: dict[str, bool] = {}
+        """Whether layers are shown, by name."""
+        self.fixed: dict[bytes, bool] = {}
+        """Whether all letters of fonts have one width, by name."""
 
 
 class Rows:
@@ -213,8 +213,8 @@ class PageObjects:
 
     def levels(self) -> int:
         """How often the height of letters changes."""
-        heights = [each.y for each in self.letters] or self._properties.matrices.values(5)
-        return 1 + sum(map(ne, heights, heights[1:]))
+        heights = [each.y for each in self.letters] or [*self._properties.matrices.values(5)]
+        return 1 + sum(before != after for before, after in pairwise(heights))
 
     def read(self) -> None:
         """Look at the objects one by one."""
@@ -344,7 +344,9 @@ class PageObjects:
         colour = [ctypes.c_uint() for _ in range(4)]
         for each in reversed(self.others):
             if each.kind == raw.FPDF_PAGEOBJ_PATH:
-                has_colour = pdfium.FPDFPageObj_GetFillColor(each.handle, *map(ctypes.byref, colour))
+                has_colour = pdfium.FPDFPageObj_GetFillColor(
+                    each.handle, *map(ctypes.byref, colour)
+                )
                 if _painted(each.handle)[0] and not (has_colour and colour[3].value == 0):
                     is_white = has_colour and min(each.value for each in colour[:3]) >= _WHITE
                     yield each.number, each.box(), bool(is_white)
@@ -433,7 +435,10 @@ def _widths(font: Any, letters: str) -> Iterator[float]:
     """Yield the widths of the letters that a font has."""
     width = ctypes.c_float()
     for letter in letters:
-        if pdfium.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, ctypes.byref(width)) and width.value > 0:
+        if (
+            pdfium.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, ctypes.byref(width))
+            and width.value > 0
+        ):
             yield width.value
 
 

@@ -7,8 +7,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2
 from pypdfium2 import raw
@@ -40,8 +39,7 @@ _MAX_TAG = 64
 """Maximum bytes of a tag that is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Title:
+class Title(NamedTuple):
     """The title of a bookmark or a tag."""
 
     level: int
@@ -199,7 +197,9 @@ def _heading(level: int, text: str) -> str:
 
 def _bare(text: str) -> str:
     """The letters and digits of a text, without their accents and the marks of notes."""
-    plain = unicodedata.normalize("NFKD", _NOTE.sub("", text)).casefold()
+    if "[^" in text:
+        text = _NOTE.sub("", text)
+    plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(filter(str.isalnum, plain))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2
 from pypdfium2 import raw
@@ -126,8 +126,7 @@ class TextLine:
         return self.left < other.right and other.left < self.right
 
 
-@dataclass(frozen=True, slots=True)
-class PageText:
+class PageText(NamedTuple):
     text: str
     lines: Sequence[TextLine]
     """Those of `text`; empty if the places of lines are not known."""
@@ -490,7 +489,9 @@ class _PageByRuns:
             if letter.isspace():
                 space = " "
             else:
-                found.append((-point[quarter % 2] if quarter > 1 else point[quarter % 2], space + letter))
+                found.append(
+                    (-point[quarter % 2] if quarter > 1 else point[quarter % 2], space + letter)
+                )
                 space = ""
         return found
 
