@@ -63,7 +63,6 @@ _MAX_COLUMN = 400
 _SAME_WIDTH = 0.05
 """Maximum difference of the widths of letters in lines of one block."""
 _UNKNOWN = re.compile(rf"[\x01-\x08\x0b-\x1f\x7f{UNKNOWN}]+")
-_UNSEEN = re.compile(f"[{''.join(map(chr, INVISIBLE))}]+")
 _OWN_BULLET = re.compile(r"^[\ue000-\uf8ff](?=\s)", re.MULTILINE)
 """The mark of a list in a font of signs."""
 _HALF = re.compile(r"[\ud800-\udfff]")
@@ -191,8 +190,9 @@ def cleaned(text: str) -> str:
     """Text without what nobody sees. Control characters stand for letters that are not known. A
     hyphen where a line may end is drawn as one."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xad", "-").replace("\0", "")
-    if UNKNOWN in text or not text.replace("\n", "").replace("\t", "").isprintable():
-        text = _OWN_BULLET.sub("•", _UNSEEN.sub("", _UNKNOWN.sub(UNKNOWN, text)))
+    shown = text.replace("\n", "").replace("\t", "").replace(HYPHEN, "")
+    if UNKNOWN in text or not shown.isprintable():
+        text = _OWN_BULLET.sub("•", _UNKNOWN.sub(UNKNOWN, text).translate(INVISIBLE))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
@@ -654,8 +654,7 @@ def _with_marks(lines: Sequence[TextLine]) -> list[TextLine]:
 
 def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     """Write rows of tables that have empty cells."""
-    may_be_row = (len(line.runs) >= MIN_COLUMNS and not _is_fixed(line) for line in lines)
-    if not any(may_be_row):
+    if max((len(line.runs) for line in lines), default=0) < MIN_COLUMNS:
         return [*lines]
     parts = [[] if _is_fixed(line) else _parts(line) for line in lines]
     if max(map(len, parts), default=0) < MIN_COLUMNS:
