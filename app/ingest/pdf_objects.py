@@ -12,7 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice, pairwise, repeat
-from operator import neg
+from operator import mul, neg
 from typing import Any
 
 import pypdfium2
@@ -190,25 +190,31 @@ class PageObjects:
         return self._count < MAX_OBJECTS
 
     def is_uniform(self) -> bool:
-        """Whether there are only upright letters of one size in a colour, from the top to the
-        bottom, without columns. Most pages of prose are like that, and are not `read`."""
+        """Whether there are only upright letters in a colour, from the top to the bottom, without
+        columns and raised letters. Most pages of prose are like that, and are not `read`."""
         found = self._properties
         left, bottom, right, top = self.page_box()
         a, b, c, d, x, y = map(found.matrices.values, range(6))
         colours = {*compress(found.colours, found.have_colours)}
+        sizes = [*map(mul, found.sizes.values(0), d)]
         places = [*zip(map(neg, y), x, strict=True)]
         return (
             len(found.handles) < MAX_OBJECTS
             and {*found.modes} == {raw.FPDF_TEXTRENDERMODE_FILL}
             and not any(found.marks)
-            and len({*found.sizes}) == len({*zip(a, b, c, d, strict=True)}) == 1
-            and b[0] == c[0] == 0 < min(a[0], d[0])
+            and not any(b)
+            and not any(c)
+            and min(*a, *d) > 0
             and all(alpha and min(colour) < _WHITE for *colour, alpha in colours)
             and not any(map(self._is_fixed, {*found.fonts}))
             and left <= min(x) <= max(x) <= right
             and bottom <= min(y) <= max(y) <= top
             and places == sorted(places)
             and max(Counter(y).values()) < MIN_COLUMNS
+            and all(
+                before == after or low == high or high - low >= max(before, after)
+                for (before, after), (high, low) in zip(pairwise(sizes), pairwise(y), strict=True)
+            )
         )
 
     def levels(self) -> int:

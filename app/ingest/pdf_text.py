@@ -243,7 +243,7 @@ def _may_have_tables(objects: PageObjects) -> bool:
 def _stand_apart(row: Sequence[Letters], objects: PageObjects) -> bool:
     if len(row) < MIN_COLUMNS or any(b.x - a.x < 2 * a.size for a, b in pairwise(row)):
         return False
-    boxes = [objects.upright_box(each.box()) for each in row]
+    boxes = (objects.upright_box(each.box()) for each in row)
     gap = gap_between_cells(row[0].size)
     return all(after[0] - before[2] >= gap for before, after in pairwise(boxes))
 
