@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pypdfium2
 from pypdfium2 import raw
 
 from app.ingest import pdf_annotations
 from app.ingest.line_ends import LineEnds
 from app.ingest.markdown import plain
-from app.ingest.ocr import Recogniser, recognised_text
 from app.ingest.parts import Part, WithPassword
 from app.ingest.pdf_objects import Known
 from app.ingest.pdf_outline import Outline
 from app.ingest.pdf_text import UNKNOWN, PageText, cleaned, page_text
 from app.util import formatting
+
+if TYPE_CHECKING:
+    from app.ingest.ocr import Recogniser
 
 MAX_LABEL = 40
 """Maximum number of characters of the label of a page."""
@@ -71,6 +75,8 @@ class PdfPages:
             drawn = raw.FPDFPage_CountObjects(page) + raw.FPDFPage_GetAnnotCount(page)
             blank = not has_text and not drawn
             if self._recogniser is not None and not has_text and not blank:
+                from app.ingest.ocr import recognised_text
+
                 raw.FPDFPage_SetRotation(page, rotation)
                 text = plain(cleaned(recognised_text(page, self._recogniser))).replace(UNKNOWN, "")
             lines = annotations.lines
@@ -117,8 +123,10 @@ class PdfPages:
 
     def _form(self, said: list[Said]) -> list[str]:
         """The values of a form that its pages do not show, and what is said about it."""
+        from app.ingest.pdf_xfa import form_values
+
         try:
-            values = pdf_annotations.form_values(self._file)
+            values = form_values(self._file)
         except ValueError:
             said.append(("is an XFA form that cannot be read", "print it to a PDF file"))
             return []

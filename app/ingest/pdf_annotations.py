@@ -6,26 +6,21 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 import pypdfium2
 from pypdfium2 import raw
 
-from app.ingest.elements import child, name_of
 from app.ingest.pdf_objects import Box
 from app.ingest.pdf_text import cleaned
 
 MAX_VALUE = 1 << 20
 """Maximum bytes of a comment or the value of a field."""
-MAX_FORM = 1 << 24
-"""Maximum bytes of the values of an XFA form."""
 MAX_FORM_PAGES = 50
 """Maximum number of pages on which fields of an XFA form are looked for."""
 MAX_STRUCK = 1_000
 """Maximum number of lines that an annotation strikes."""
-MAX_NAME = 200
-"""Maximum number of characters of a name."""
+_MAX_FILE_NAME = 200
+"""Maximum number of characters of the name of a file."""
 _UNSEEN = 1 << 1 | 1 << 5
 """Flags of annotations that are not shown."""
 _SECRET = 1 << 13
@@ -33,7 +28,6 @@ _SECRET = 1 << 13
 _BUTTONS = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 _CHOICES = (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 _NO_COMMENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
-_DOCTYPES = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
 
 
 @dataclass(slots=True)
@@ -100,17 +94,6 @@ class Annotations:
             yield f"Form field {title or name}: {value}"
 
 
-def form_values(file: pypdfium2.PdfDocument) -> list[str]:
-    """The values of an XFA form, of which the pages show nothing. Raises ValueError if they cannot
-    be read."""
-    found: list[str] = []
-    for index in range(raw.FPDF_GetXFAPacketCount(file)):
-        name = string(raw.FPDF_GetXFAPacketName, file, index, encoding="utf-8")
-        if name in ("", "datasets"):
-            found += _values(_packet(file, index))
-    return found
-
-
 def is_drawn_form(file: pypdfium2.PdfDocument) -> bool:
     """Whether a document is an XFA form whose fields are not on its pages."""
     if raw.FPDF_GetXFAPacketCount(file) <= 0:
@@ -124,40 +107,6 @@ def is_drawn_form(file: pypdfium2.PdfDocument) -> bool:
         finally:
             page.close()
     return True
-
-
-def _packet(file: pypdfium2.PdfDocument, index: int) -> bytes:
-    size = ctypes.c_ulong()
-    raw.FPDF_GetXFAPacketContent(file, index, None, 0, size)
-    if size.value > MAX_FORM:
-        raise ValueError("too large")
-    buffer = ctypes.create_string_buffer(size.value)
-    raw.FPDF_GetXFAPacketContent(file, index, buffer, size.value, size)
-    return buffer.raw
-
-
-def _values(data: bytes) -> Iterator[str]:
-    if any(declared in data for declared in _DOCTYPES):
-        raise ValueError("entities")
-    try:
-        root = ElementTree.fromstring(data)
-    except ElementTree.ParseError as error:
-        raise ValueError("damaged") from error
-    sets = root if name_of(root) == "datasets" else child(root, "datasets")
-    values = child(sets, "data")
-    for form in () if values is None else values:
-        yield from _values_in(form, "")
-
-
-def _values_in(element: Element, path: str) -> Iterator[str]:
-    """Yield a line for each value inside an element."""
-    pending = [(element, path)]
-    while pending:
-        element, path = pending.pop()
-        if len(element):
-            pending += [(each, f"{path}{name_of(each)}.") for each in reversed(element)]
-        elif value := " ".join((element.text or "").split()):
-            yield f"Form field {path[:-1][-MAX_NAME:] or name_of(element)}: {value}"
 
 
 def _shown(page: pypdfium2.PdfPage) -> Iterator[Any]:
@@ -177,7 +126,7 @@ def _file_of(annotation: Any) -> str:
     attached = raw.FPDFAnnot_GetFileAttachment(annotation)
     name = string(raw.FPDFAttachment_GetName, attached) if attached else ""
     name = " ".join(name.replace("[", "(").replace("]", ")").split())
-    return name[:MAX_NAME] or "without a name"
+    return name[:_MAX_FILE_NAME] or "without a name"
 
 
 def _struck(annotation: Any) -> Iterator[Box]:

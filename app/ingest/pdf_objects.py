@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections import Counter, defaultdict
+from array import array
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from dataclasses import dataclass
+from itertools import compress, islice, pairwise, repeat
+from operator import mul, neg
 from typing import Any
 
 import pypdfium2
 from pypdfium2 import raw
+
+from app.ingest.pdf_tables import MIN_COLUMNS
 
 MAX_OBJECTS = 20_000
 """Maximum number of objects of a page that is looked at more closely."""
@@ -47,6 +51,24 @@ _FIXED_PITCH = 1
 _TEXT: int = raw.FPDF_PAGEOBJ_TEXT
 _FILLED = (raw.FPDF_TEXTRENDERMODE_FILL, raw.FPDF_TEXTRENDERMODE_FILL_CLIP)
 
+
+class _Functions:
+    """PDFium's functions. They take and return addresses as numbers, not pointers: this is faster,
+    and `map` can call them for all objects of a page."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(raw, name)
+        kinds = [
+            ctypes.c_void_p if hasattr(kind, "contents") else kind
+            for kind in (function.restype, *function.argtypes)
+        ]
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        found = ctypes.CFUNCTYPE(*kinds)(address or 0)
+        setattr(self, name, found)
+        return found
+
+
+pdfium = _Functions()
 Matrix = tuple[float, float, float, float, float, float]
 Box = tuple[float, float, float, float]
 """Left, bottom, right and top."""
@@ -56,7 +78,7 @@ Box = tuple[float, float, float, float]
 class Drawn:
     """An object of the page, or one inside an object with the matrix `outer`."""
 
-    handle: Any
+    handle: int
     kind: int
     number: int
     """In the order in which they are drawn."""
@@ -64,7 +86,7 @@ class Drawn:
 
     def box(self) -> Box:
         edges = [ctypes.c_float() for _ in range(4)]
-        raw.FPDFPageObj_GetBounds(self.handle, *edges)
+        pdfium.FPDFPageObj_GetBounds(self.handle, *map(ctypes.byref, edges))
         left, bottom, right, top = (edge.value for edge in edges)
         if self.outer is None:
             return left, bottom, right, top
@@ -92,14 +114,61 @@ class Letters(Drawn):
     """The names of their layers."""
 
 
-@dataclass(slots=True)
 class Known:
     """What the pages read so far tell of a document."""
 
-    layers: dict[str, bool] = field(default_factory=dict)
-    """Whether layers are shown, by name."""
-    fixed: dict[bytes, bool] = field(default_factory=dict)
-    """Whether all letters of fonts have one width, by name."""
+    def __init__(self) -> None:
+        self.layers: dict[str, bool] = {}
+        """Whether layers are shown, by name."""
+        self.fixed: dict[bytes, bool] = {}
+        """Whether all letters of fonts have one width, by name."""
+
+
+class Rows:
+    """Rows of numbers that PDFium writes."""
+
+    def __init__(self, kind: str, width: int, count: int) -> None:
+        """`kind`: that of `array`."""
+        self._width = width
+        self._numbers = array(kind, [0]) * (width * count)
+
+    def column(self, number: int) -> range:
+        """The addresses of a number in each row."""
+        begin, count = self._numbers.buffer_info()
+        size = self._numbers.itemsize
+        begin += number * size
+        return range(begin, begin + count * size, self._width * size)
+
+    def values(self, number: int) -> Any:
+        """A number of each row."""
+        return self._numbers[number :: self._width]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*[iter(self._numbers)] * self._width, strict=True)
+
+
+def consume(calls: Iterable[object]) -> None:
+    deque(calls, maxlen=0)
+
+
+class _Properties:
+    """What PDFium says about the objects of a page, or of another object."""
+
+    def __init__(self, owner: Any, get: Callable[[Any, int], int], count: int) -> None:
+        self.handles = [*map(get, repeat(owner), range(count))]
+        self.modes = [*map(pdfium.FPDFTextObj_GetTextRenderMode, self.handles)]
+        self.fonts = [*map(pdfium.FPDFTextObj_GetFont, self.handles)]
+        self.marks = [*map(pdfium.FPDFPageObj_CountMarks, self.handles)]
+        self.colours = Rows("I", 4, count)
+        colours = map(self.colours.column, range(4))
+        self.have_colours = [*map(pdfium.FPDFPageObj_GetFillColor, self.handles, *colours)]
+        self.sizes, self.matrices = Rows("f", 1, count), Rows("f", 6, count)
+        consume(map(pdfium.FPDFTextObj_GetFontSize, self.handles, self.sizes.column(0)))
+        consume(map(pdfium.FPDFPageObj_GetMatrix, self.handles, self.matrices.column(0)))
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        texts = self.handles, self.modes, self.fonts, self.have_colours, self.marks
+        return zip(*texts, self.sizes, self.matrices, self.colours, strict=True)
 
 
 class PageObjects:
@@ -111,77 +180,103 @@ class PageObjects:
         self._page, self._known = page, known
         self._fixed: dict[int, bool] = {}
         self._count = 0
-        self._add(page.raw, raw.FPDFPage_GetObject, raw.FPDFPage_CountObjects(page))
-        self.is_complete = self._count < MAX_OBJECTS
+        self.quarter = 0
+        """Quarter turns to the left of most letters."""
+        count = min(raw.FPDFPage_CountObjects(page), MAX_OBJECTS)
+        self._properties = _Properties(page.raw, pdfium.FPDFPage_GetObject, count)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._count < MAX_OBJECTS
+
+    def is_uniform(self) -> bool:
+        """Whether there are only upright letters in a colour, from the top to the bottom, without
+        columns and raised letters. Most pages of prose are like that, and are not `read`."""
+        found = self._properties
+        left, bottom, right, top = self.page_box()
+        a, b, c, d, x, y = map(found.matrices.values, range(6))
+        colours = {*compress(found.colours, found.have_colours)}
+        sizes = [*map(mul, found.sizes.values(0), d)]
+        places = [*zip(map(neg, y), x, strict=True)]
+        return (
+            len(found.handles) < MAX_OBJECTS
+            and {*found.modes} == {raw.FPDF_TEXTRENDERMODE_FILL}
+            and not any(found.marks)
+            and not any(b)
+            and not any(c)
+            and min(*a, *d) > 0
+            and all(alpha and min(colour) < _WHITE for *colour, alpha in colours)
+            and not any(map(self._is_fixed, {*found.fonts}))
+            and left <= min(x) <= max(x) <= right
+            and bottom <= min(y) <= max(y) <= top
+            and places == sorted(places)
+            and max(Counter(y).values()) < MIN_COLUMNS
+            and all(
+                before == after or low == high or high - low >= max(before, after)
+                for (before, after), (high, low) in zip(pairwise(sizes), pairwise(y), strict=True)
+            )
+        )
+
+    def levels(self) -> int:
+        """How often the height of letters changes."""
+        heights = [each.y for each in self.letters] or [*self._properties.matrices.values(5)]
+        return 1 + sum(before != after for before, after in pairwise(heights))
+
+    def read(self) -> None:
+        """Look at the objects one by one."""
+        self._add(self._properties)
         turns = Counter([each.quarter for each in self.letters if each.quarter >= 0])
         self.quarter = turns.most_common(1)[0][0] if turns else 0
-        """Quarter turns to the left of most letters."""
         if self.quarter:
             for each in self.letters:
                 each.x, each.y = self.upright(each.x, each.y)
 
-    def _add(
-        self,
-        owner: Any,
-        get: Callable[[Any, int], Any],
-        count: int,
-        outer: Matrix | None = None,
-        depth: int = 0,
-    ) -> None:
+    def _add(self, found: _Properties, outer: Matrix | None = None, depth: int = 0) -> None:
         """Add the objects of the page, or of an object with the matrix `outer`."""
-        letters, fixed = self.letters, self._fixed
-        matrix, number = raw.FS_MATRIX(), ctypes.c_float()
-        red, green, blue, alpha = (ctypes.c_uint() for _ in range(4))
-        for index in range(min(count, MAX_OBJECTS)):
+        for handle, mode, font, has_colour, marks, (size,), matrix, colour in found.rows():
             if self._count == MAX_OBJECTS:
                 return
             self._count += 1
-            handle = get(owner, index)
-            kind = raw.FPDFPageObj_GetType(handle)
-            if kind != _TEXT:
-                self.others.append(Drawn(handle, kind, self._count, outer))
-                if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
-                    raw.FPDFPageObj_GetMatrix(handle, matrix)
-                    inner = _product(_numbers(matrix), outer)
-                    inside = raw.FPDFFormObj_CountObjects(handle)
-                    self._add(handle, raw.FPDFFormObj_GetObject, inside, inner, depth + 1)
+            if mode == raw.FPDF_TEXTRENDERMODE_UNKNOWN:
+                self._add_other(handle, matrix, outer, depth)
                 continue
-            raw.FPDFPageObj_GetMatrix(handle, matrix)
-            a, b, c, d, x, y = _product(_numbers(matrix), outer) if outer else _numbers(matrix)
-            raw.FPDFTextObj_GetFontSize(handle, number)
-            font = raw.FPDFTextObj_GetFont(handle)
-            key = ctypes.addressof(font.contents) if font else 0
-            if key not in fixed:
-                fixed[key] = bool(font) and self._has_one_width(font)
-            mode = raw.FPDFTextObj_GetTextRenderMode(handle)
-            is_invisible, is_white = mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE, False
-            if mode in _FILLED and raw.FPDFPageObj_GetFillColor(handle, red, green, blue, alpha):
-                is_invisible = alpha.value == 0
-                is_white = red.value >= _WHITE <= green.value and blue.value >= _WHITE
-            letters.append(
+            a, b, c, d, x, y = _product(matrix, outer) if outer else matrix
+            is_filled = has_colour and mode in _FILLED
+            self.letters.append(
                 Letters(
                     handle,
-                    kind,
+                    _TEXT,
                     self._count,
                     outer,
                     x,
                     y,
-                    number.value * (abs(d) if c == 0 else math.hypot(c, d)),
+                    size * (abs(d) if c == 0 else math.hypot(c, d)),
                     0 if b == 0 and a > 0 else _quarter(a, b),
-                    fixed[key],
-                    is_invisible,
-                    is_white,
-                    (*_layers(handle),) if raw.FPDFPageObj_CountMarks(handle) > 0 else (),
+                    self._is_fixed(font),
+                    mode == raw.FPDF_TEXTRENDERMODE_INVISIBLE or (is_filled and not colour[3]),
+                    is_filled and min(colour[:3]) >= _WHITE,
+                    (*_layers(handle),) if marks > 0 else (),
                 )
             )
 
-    def levels(self) -> int:
-        """How often the height of letters changes."""
-        return 1 + sum(before.y != after.y for before, after in pairwise(self.letters))
+    def _add_other(self, handle: int, matrix: Matrix, outer: Matrix | None, depth: int) -> None:
+        """Add an object that is no text, and the objects inside it."""
+        kind = pdfium.FPDFPageObj_GetType(handle)
+        self.others.append(Drawn(handle, kind, self._count, outer))
+        if kind == raw.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
+            count = min(pdfium.FPDFFormObj_CountObjects(handle), MAX_OBJECTS - self._count)
+            inside = _Properties(handle, pdfium.FPDFFormObj_GetObject, count)
+            self._add(inside, _product(matrix, outer), depth + 1)
 
-    def _has_one_width(self, font: Any) -> bool:
+    def _is_fixed(self, font: int) -> bool:
+        """Whether all letters of a font have one width."""
+        if font not in self._fixed:
+            self._fixed[font] = bool(font) and self._has_one_width(font)
+        return self._fixed[font]
+
+    def _has_one_width(self, font: int) -> bool:
         name = ctypes.create_string_buffer(_MAX_NAME)
-        raw.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
+        pdfium.FPDFFont_GetBaseFontName(font, name, _MAX_NAME)
         fixed = self._known.fixed
         if not name.value or len(fixed) > MAX_FONTS:
             return _has_one_width(font)
@@ -191,7 +286,7 @@ class PageObjects:
 
     def by_address(self) -> dict[int, Letters]:
         """Letters by the address of their object."""
-        return {ctypes.addressof(each.handle.contents): each for each in self.letters}
+        return {each.handle: each for each in self.letters}
 
     def upright(self, x: float, y: float) -> tuple[float, float]:
         """A point of the page in upright coordinates."""
@@ -255,7 +350,9 @@ class PageObjects:
         colour = [ctypes.c_uint() for _ in range(4)]
         for each in reversed(self.others):
             if each.kind == raw.FPDF_PAGEOBJ_PATH:
-                has_colour = raw.FPDFPageObj_GetFillColor(each.handle, *colour)
+                has_colour = pdfium.FPDFPageObj_GetFillColor(
+                    each.handle, *map(ctypes.byref, colour)
+                )
                 if _painted(each.handle)[0] and not (has_colour and colour[3].value == 0):
                     is_white = has_colour and min(each.value for each in colour[:3]) >= _WHITE
                     yield each.number, each.box(), bool(is_white)
@@ -278,9 +375,9 @@ class PageObjects:
     def _is_shown(self, each: Drawn) -> bool:
         """Whether the page looks different without this object. The page must be unturned."""
         with_it = self._picture(each.box())
-        raw.FPDFPageObj_SetIsActive(each.handle, False)
+        pdfium.FPDFPageObj_SetIsActive(each.handle, False)
         without = self._picture(each.box())
-        raw.FPDFPageObj_SetIsActive(each.handle, True)
+        pdfium.FPDFPageObj_SetIsActive(each.handle, True)
         return with_it != without
 
     def _picture(self, box: Box) -> bytes:
@@ -311,16 +408,16 @@ class PageObjects:
 def _painted(path: Any) -> tuple[bool, bool]:
     """Whether a path is filled, and whether it is drawn as a line."""
     fill, stroke = ctypes.c_int(), ctypes.c_int()
-    raw.FPDFPath_GetDrawMode(path, fill, stroke)
+    pdfium.FPDFPath_GetDrawMode(path, ctypes.byref(fill), ctypes.byref(stroke))
     return fill.value != 0, stroke.value != 0
 
 
 def _layers(handle: Any) -> Iterator[str]:
     """Yield the names of the layers of an object."""
-    for index in range(min(raw.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
-        mark = raw.FPDFPageObj_GetMark(handle, index)
-        if _entry(raw.FPDFPageObjMark_GetName, mark) == "OC" and (
-            name := _entry(raw.FPDFPageObjMark_GetParamStringValue, mark, b"Name")
+    for index in range(min(pdfium.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
+        mark = pdfium.FPDFPageObj_GetMark(handle, index)
+        if _entry(pdfium.FPDFPageObjMark_GetName, mark) == "OC" and (
+            name := _entry(pdfium.FPDFPageObjMark_GetParamStringValue, mark, b"Name")
         ):
             yield name
 
@@ -328,13 +425,13 @@ def _layers(handle: Any) -> Iterator[str]:
 def _entry(get: Callable[..., int], *arguments: object) -> str:
     """A name or a text of a mark; empty if it is long."""
     buffer, size = ctypes.create_string_buffer(_MAX_NAME), ctypes.c_ulong()
-    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), _MAX_NAME, size)
+    get(*arguments, buffer, _MAX_NAME, ctypes.byref(size))
     return buffer.raw[: size.value].decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _has_one_width(font: Any) -> bool:
     """Whether a font says so, or narrow and wide letters have one width."""
-    if raw.FPDFFont_GetFlags(font) & _FIXED_PITCH:
+    if pdfium.FPDFFont_GetFlags(font) & _FIXED_PITCH:
         return True
     narrow, wide = ({*_widths(font, letters)} for letters in (_NARROW, _WIDE))
     return len(narrow) == 1 and narrow == wide and max(narrow) < _MAX_FIXED_WIDTH
@@ -344,7 +441,10 @@ def _widths(font: Any, letters: str) -> Iterator[float]:
     """Yield the widths of the letters that a font has."""
     width = ctypes.c_float()
     for letter in letters:
-        if raw.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, width) and width.value > 0:
+        if (
+            pdfium.FPDFFont_GetGlyphWidth(font, ord(letter), 1.0, ctypes.byref(width))
+            and width.value > 0
+        ):
             yield width.value
 
 
@@ -352,10 +452,6 @@ def _quarter(a: float, b: float) -> int:
     """Quarter turns to the left of letters along the vector (a, b); -1 if it is slanted."""
     turns = math.atan2(b, a) / (math.pi / 2)
     return round(turns) % 4 if abs(turns - round(turns)) < _SLANT else -1
-
-
-def _numbers(matrix: Any) -> Matrix:
-    return matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
 
 
 def _product(first: Matrix, then: Matrix | None) -> Matrix:

@@ -7,12 +7,12 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2
 from pypdfium2 import raw
 
+from app.ingest.pdf_objects import pdfium
 from app.ingest.pdf_text import PageText, Run
 
 MAX_BOOKMARKS = 10_000
@@ -39,8 +39,7 @@ _MAX_TAG = 64
 """Maximum bytes of a tag that is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Title:
+class Title(NamedTuple):
     """The title of a bookmark or a tag."""
 
     level: int
@@ -198,7 +197,9 @@ def _heading(level: int, text: str) -> str:
 
 def _bare(text: str) -> str:
     """The letters and digits of a text, without their accents and the marks of notes."""
-    plain = unicodedata.normalize("NFKD", _NOTE.sub("", text)).casefold()
+    if "[^" in text:
+        text = _NOTE.sub("", text)
+    plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(filter(str.isalnum, plain))
 
 
@@ -287,7 +288,7 @@ def _titles_of_tags(page: pypdfium2.PdfPage, text: PageText) -> Iterator[Title]:
     for line in text.lines:
         for run in line.runs:
             if run.letters is not None and run.kind != "hidden":
-                number = raw.FPDFPageObj_GetMarkedContentID(run.letters.handle)
+                number = pdfium.FPDFPageObj_GetMarkedContentID(run.letters.handle)
                 runs[number].append(run.text)
     for level, marked in _tagged(page):
         title = " ".join(text for number in sorted(marked) for text in runs.get(number, ()))

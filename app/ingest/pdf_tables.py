@@ -4,7 +4,7 @@ empty cell would seem to be in it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.ingest import markdown
 
@@ -16,8 +16,7 @@ _ROW_GAP = 4.0
 """Maximum distance of rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A part of a line that stands apart from the others."""
 
     left: float
@@ -28,8 +27,7 @@ class Cell:
         return self.left < other.right and other.left < self.right
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A line with cells. `y` is its height on the page."""
 
     y: float

@@ -8,21 +8,21 @@ from runs, the texts of single objects.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pypdfium2
 from pypdfium2 import raw
 
 from app.ingest.line_ends import HYPHEN
 from app.ingest.markdown import INVISIBLE, Line
-from app.ingest.pdf_objects import Box, Known, Letters, PageObjects
+from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
 from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
 
 MAX_CHARACTERS = 200_000
@@ -63,11 +63,12 @@ _MAX_COLUMN = 400
 _SAME_WIDTH = 0.05
 """Maximum difference of the widths of letters in lines of one block."""
 _UNKNOWN = re.compile(rf"[\x01-\x08\x0b-\x1f\x7f{UNKNOWN}]+")
-_UNSEEN = re.compile(f"[{''.join(map(chr, INVISIBLE))}]+")
 _OWN_BULLET = re.compile(r"^[\ue000-\uf8ff](?=\s)", re.MULTILINE)
 """The mark of a list in a font of signs."""
 _HALF = re.compile(r"[\ud800-\udfff]")
 _SPACES = frozenset(map(ord, "\t\n\r "))
+_STEP = 256
+"""Number of characters in which the end of an object is searched for."""
 _RIGHT_TO_LEFT = "\u0590"
 """The first letter of the scripts that are written to the left, and of others."""
 
@@ -84,19 +85,13 @@ class Run:
     """None: they are not upright."""
     number: int
     """Of the object, in the order in which they are drawn."""
+    size: float = 0.0
+    y: float = math.nan
     text: str = ""
     left: float = 0.0
     right: float = 0.0
     kind: str = ""
     """`raised`, `hidden`, `struck`, or empty for ordinary text."""
-
-    @property
-    def size(self) -> float:
-        return 0.0 if self.letters is None else self.letters.size
-
-    @property
-    def y(self) -> float:
-        return math.nan if self.letters is None else self.letters.y
 
     def is_level_with(self, other: Run) -> bool:
         return abs(self.y - other.y) <= 0.1 * other.size
@@ -121,26 +116,16 @@ class TextLine:
     text: str
     y: float = math.nan
     runs: Sequence[Run] = ()
-
-    @property
-    def left(self) -> float:
-        return min(run.left for run in self.runs)
-
-    @property
-    def right(self) -> float:
-        return max(run.right for run in self.runs)
-
-    @property
-    def size(self) -> float:
-        return max(run.size for run in self.runs)
+    size: float = 0.0
+    left: float = 0.0
+    right: float = 0.0
 
     def overlaps(self, other: TextLine) -> bool:
         """Whether one stands above the other."""
         return self.left < other.right and other.left < self.right
 
 
-@dataclass(frozen=True, slots=True)
-class PageText:
+class PageText(NamedTuple):
     text: str
     lines: Sequence[TextLine]
     """Those of `text`; empty if the places of lines are not known."""
@@ -170,10 +155,13 @@ def page_text(
 ) -> PageText:
     """The lines of a page, which is turned so that most of its letters are upright. `struck`: where
     annotations strike text. `by_runs`: find the heights of the lines in any case."""
-    objects = PageObjects(page, known)
-    marked = (_middle_line(objects.upright_box(box)) for box in struck)
-    lines = _StruckLines([*objects.thin_lines(), *marked])
-    is_plain = not by_runs and _is_plain(objects, lines)
+    objects, lines = PageObjects(page, known), _StruckLines([])
+    is_plain = is_uniform = not by_runs and not struck and objects.is_uniform()
+    if not is_uniform:
+        objects.read()
+        marked = (_middle_line(objects.upright_box(box)) for box in struck)
+        lines = _StruckLines([*objects.thin_lines(), *marked])
+        is_plain = not by_runs and _is_plain(objects, lines)
     if raw.FPDFPage_GetRotation(page):
         raw.FPDFPage_SetRotation(page, 0)
     unseen = set() if is_plain else objects.unseen()
@@ -190,6 +178,8 @@ def page_text(
             text = textpage.get_text_range()
             if is_large or text.count("\n") < objects.levels():
                 return PageText(text, (), objects, unknown)
+        if is_uniform:
+            objects.read()
         found = _PageByRuns(textpage, objects, unknown >= _FEW).lines(unseen, lines)
         return PageText("\n".join(line.text for line in found), found, objects, unknown)
     finally:
@@ -200,9 +190,9 @@ def cleaned(text: str) -> str:
     """Text without what nobody sees. Control characters stand for letters that are not known. A
     hyphen where a line may end is drawn as one."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xad", "-").replace("\0", "")
-    text = _UNKNOWN.sub(UNKNOWN, text)
-    if not text.isascii():
-        text = _OWN_BULLET.sub("•", _UNSEEN.sub("", text))
+    shown = text.replace("\n", "").replace("\t", "").replace(HYPHEN, "")
+    if UNKNOWN in text or not shown.isprintable():
+        text = _OWN_BULLET.sub("•", _UNKNOWN.sub(UNKNOWN, text).translate(INVISIBLE))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
@@ -253,7 +243,7 @@ def _may_have_tables(objects: PageObjects) -> bool:
 def _stand_apart(row: Sequence[Letters], objects: PageObjects) -> bool:
     if len(row) < MIN_COLUMNS or any(b.x - a.x < 2 * a.size for a, b in pairwise(row)):
         return False
-    boxes = [objects.upright_box(each.box()) for each in row]
+    boxes = (objects.upright_box(each.box()) for each in row)
     gap = gap_between_cells(row[0].size)
     return all(after[0] - before[2] >= gap for before, after in pairwise(boxes))
 
@@ -280,22 +270,19 @@ class _StruckLines:
 def _unknown_share(textpage: pypdfium2.PdfTextPage) -> float:
     """The share of letters that are not known, unless PDFium guessed them well: letters of old
     bitmap fonts have no names, but the numbers of ASCII."""
-    page = textpage.raw
-    count = raw.FPDFText_CountChars(page)
-    letters = unknown = readable = 0
-    for index in range(0, count, max(1, count // _SAMPLE)):
-        letters += 1
-        if _is_unknown(page, index):
-            unknown += 1
-            readable += 97 <= raw.FPDFText_GetUnicode(page, index) <= 122
-    is_guessed = readable >= _READABLE * unknown
-    return 0.0 if not unknown or is_guessed else unknown / letters
+    count = raw.FPDFText_CountChars(textpage)
+    indexes = range(0, count, max(1, count // _SAMPLE))
+    unknown = [index for index in indexes if _is_unknown(textpage.raw, index)]
+    letters = (pdfium.FPDFText_GetUnicode(textpage.raw, index) for index in unknown)
+    readable = sum(97 <= letter <= 122 for letter in letters)
+    is_guessed = readable >= _READABLE * len(unknown)
+    return 0.0 if not unknown or is_guessed else len(unknown) / len(indexes)
 
 
 def _is_unknown(page: Any, index: int) -> bool:
     """Whether a font does not say which letter a character is, or only that it is its own."""
-    letter: int = raw.FPDFText_GetUnicode(page, index)
-    if raw.FPDFText_HasUnicodeMapError(page, index) == 1:
+    letter: int = pdfium.FPDFText_GetUnicode(page, index)
+    if pdfium.FPDFText_HasUnicodeMapError(page, index) == 1:
         return letter not in _SPACES
     return 0xE000 <= letter < 0xF900
 
@@ -330,7 +317,7 @@ class _PageByRuns:
             if not found or "\n" in run.before:
                 found.append([])
             found[-1].append(run)
-        lines = [TextLine("", _y_of(each), each) for each in found]
+        lines = [*map(_line, found)]
         if len(lines) <= MAX_LINES:
             lines = _in_order(_with_marks(lines))
         self._write(lines)
@@ -341,70 +328,86 @@ class _PageByRuns:
         text: str = self._page.get_text_range()
         if len(text) == self._count and not mark_unknown:
             return text
-        return "".join(self._character(index, mark_unknown) for index in range(self._count))
+        letters = map(chr, self._of_all(pdfium.FPDFText_GetUnicode))
+        hyphens = self._of_all(pdfium.FPDFText_IsHyphen)
+        return "".join(
+            UNKNOWN
+            if mark_unknown and _is_unknown(self._handle, index)
+            else HYPHEN
+            if hyphen == 1
+            else letter
+            for index, (letter, hyphen) in enumerate(zip(letters, hyphens, strict=True))
+        )
 
-    def _character(self, index: int, mark_unknown: bool) -> str:
-        if mark_unknown and _is_unknown(self._handle, index):
-            return UNKNOWN
-        if raw.FPDFText_IsHyphen(self._page, index) == 1:
-            return HYPHEN
-        return chr(raw.FPDFText_GetUnicode(self._page, index))
+    def _of_all(self, get: Callable[[Any, int], int]) -> Iterator[int]:
+        return map(get, repeat(self._handle), range(self._count))
 
     def _read_runs(self) -> list[Run]:
         runs: list[Run] = []
         letters = self._objects.by_address()
-        start = 0
-        while start < self._count:
-            begin, address = self._letter(start)
-            end = self._end(begin, address)
-            if address:
-                own = letters.get(address)
-                number = 0 if own is None else own.number
-                if own is not None and own.quarter != self._objects.quarter:
-                    own = None
-                runs.append(Run(self._text[start:begin], begin, end, own, number))
-            start = end
-        for run in runs:
-            run.text = self._text[run.start : run.end]
-            box = self._box(run.end - 1)
-            run.left, run.right = box[0], box[2]
+        before = 0
+        for start, end, address in self._spans():
+            run = Run(self._text[before:start], start, end, None, 0, text=self._text[start:end])
+            if own := letters.get(address):
+                run.number = own.number
+                if own.quarter == self._objects.quarter:
+                    run.letters, run.size, run.y = own, own.size, own.y
+            runs.append(run)
+            before = end
+        for run, last in zip(runs, self._boxes(run.end - 1 for run in runs), strict=True):
             if run.letters is not None and run.text < _RIGHT_TO_LEFT:
-                run.left = run.letters.x
+                run.left, run.right = run.letters.x, last[2]
             else:
-                box = self._box(run.start)
-                run.left, run.right = min(box[0], run.left), max(box[2], run.right)
+                (first,) = self._boxes([run.start])
+                run.left, run.right = min(first[0], last[0]), max(first[2], last[2])
         return runs
 
-    def _letter(self, index: int) -> tuple[int, int]:
-        """The next character that PDFium did not add, and the address of its object; 0 if there is
-        none."""
-        while index < self._count:
-            handle: Any = raw.FPDFText_GetTextObject(self._handle, index)
-            if handle:
-                return index, ctypes.addressof(handle.contents)
-            index += 1
-        return index, 0
+    def _spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield where the characters of an object begin and end, and its address. Characters that
+        PDFium added have none. The end is often that of a line; otherwise it is searched for by
+        halves."""
+        handle, text, count = self._handle, self._text, self._count
+        object_at = pdfium.FPDFText_GetTextObject
 
-    def _end(self, start: int, address: int) -> int:
-        """The end of the characters of an object: the last one is searched for with growing steps,
-        then by halves."""
-        step = 8
-        while start + step < self._count and self._letter(start + step)[1] == address:
-            start += step
-            step *= 2
-        end = min(start + step, self._count)
-        while end - start > 1:
-            middle = (start + end) // 2
-            if self._letter(middle)[1] == address:
-                start = middle
-            else:
-                end = middle
-        return end
+        def belongs(index: int, address: int) -> bool:
+            """Whether a character, or the next one with an object, belongs to this object."""
+            while index < count:
+                if found := object_at(handle, index):
+                    return bool(found == address)
+                index += 1
+            return False
 
-    def _box(self, index: int) -> Box:
-        box = raw.FS_RECTF()
-        raw.FPDFText_GetLooseCharBox(self._handle, index, box)
-        return self._objects.upright_box((box.left, box.bottom, box.right, box.top))
+        start = 0
+        while start < count:
+            address = object_at(handle, start)
+            if not address:
+                start += 1
+                continue
+            begin = last = start
+            while True:
+                stop = min(last + _STEP, count)
+                line_end = text.find("\r", last + 1, stop)
+                start = stop if line_end < 0 else line_end
+                if not belongs(start, address):
+                    break
+                last = start
+            if belongs(start - 1, address):
+                last = start - 1
+            while start - last > 1:
+                middle = (last + start) // 2
+                if belongs(middle, address):
+                    last = middle
+                else:
+                    start = middle
+            yield begin, start, address
+
+    def _boxes(self, indexes: Iterable[int]) -> list[Box]:
+        """Where characters stand."""
+        indexes = [*indexes]
+        rows = Rows("f", 4, len(indexes))
+        consume(map(pdfium.FPDFText_GetLooseCharBox, repeat(self._handle), indexes, rows.column(0)))
+        upright = self._objects.upright_box
+        return [upright((left, bottom, right, top)) for left, top, right, bottom in rows]
 
     def _pieces(
         self, run: Run, lines: _StruckLines, extents: dict[float, tuple[float, float]]
@@ -421,16 +424,18 @@ class _PageByRuns:
         if not found:
             yield run
             return
-        cut = run.start
-        is_struck = self._is_struck(cut, found)
-        for index in range(run.start + 1, run.end + 1):
-            if index == run.end or self._is_struck(index, found) != is_struck:
-                text = self._text[cut:index]
-                kind = "struck" if is_struck and any(map(str.isalnum, text)) else ""
-                before = run.before if cut == run.start else ""
-                left, right = self._box(cut)[0], self._box(index - 1)[2]
-                yield Run(before, cut, index, run.letters, run.number, text, left, right, kind)
-                cut, is_struck = index, not is_struck
+        boxes = self._boxes(range(run.start, run.end))
+        at = run.start
+        for is_struck, group in groupby(boxes, key=lambda box: _is_struck(box, found)):
+            struck = [*group]
+            text = self._text[at : at + len(struck)]
+            kind = "struck" if is_struck and any(map(str.isalnum, text)) else ""
+            before = run.before if at == run.start else ""
+            end, left, right = at + len(struck), struck[0][0], struck[-1][2]
+            yield replace(
+                run, before=before, start=at, end=end, text=text, left=left, right=right, kind=kind
+            )
+            at = end
 
     def _extents(self) -> dict[float, tuple[float, float]]:
         """Where the texts that stand on one line begin and end, by its height."""
@@ -439,10 +444,6 @@ class _PageByRuns:
             left, right = found.get(run.y, (run.left, run.right))
             found[run.y] = min(left, run.left), max(right, run.right)
         return found
-
-    def _is_struck(self, index: int, lines: Sequence[Box]) -> bool:
-        left, _, right, _ = self._box(index)
-        return any(line[0] < (left + right) / 2 < line[2] for line in lines)
 
     def _write(self, lines: Sequence[TextLine]) -> None:
         """Write the texts of the lines. Those in fonts of one width keep their columns."""
@@ -465,7 +466,7 @@ class _PageByRuns:
         """The width of most letters of a line in fonts of one width, 0 if it has none; where each
         letter begins, and the letter with the space before it. Runs of other widths are stretched.
         `usual`: the width in the line before."""
-        runs = [(run, [*self._letters_of(run)]) for run in line.runs]
+        runs = [(run, self._letters_of(run)) for run in line.runs]
         width = self._width(*max(runs, key=lambda each: len(each[1])), usual)
         found: list[tuple[float, str]] = []
         for run, letters in runs:
@@ -475,17 +476,24 @@ class _PageByRuns:
                 found.append((run.left + (at - run.left) * stretch, space + letter))
         return width, found
 
-    def _letters_of(self, run: Run) -> Iterator[tuple[float, str]]:
-        """Yield where each letter begins, and the letter with the space before it."""
-        x, y = ctypes.c_double(), ctypes.c_double()
+    def _letters_of(self, run: Run) -> list[tuple[float, str]]:
+        """Where each letter begins, and the letter with the space before it."""
+        indexes = range(run.start, run.end)
+        rows = Rows("d", 2, len(indexes))
+        place = pdfium.FPDFText_GetCharOrigin
+        consume(map(place, repeat(self._handle), indexes, rows.column(0), rows.column(1)))
+        quarter = self._objects.quarter
+        found = []
         space = ""
-        for index in range(run.start, run.end):
-            if self._text[index].isspace():
+        for letter, point in zip(self._text[run.start : run.end], rows, strict=True):
+            if letter.isspace():
                 space = " "
-                continue
-            raw.FPDFText_GetCharOrigin(self._page, index, x, y)
-            yield self._objects.upright(x.value, y.value)[0], space + self._text[index]
-            space = ""
+            else:
+                found.append(
+                    (-point[quarter % 2] if quarter > 1 else point[quarter % 2], space + letter)
+                )
+                space = ""
+        return found
 
     def _width(self, run: Run, letters: Sequence[tuple[float, str]], usual: float) -> float:
         """The width of each letter of a run in a font of one width, with the space between them; 0
@@ -497,8 +505,13 @@ class _PageByRuns:
             return usual
         if not letters:
             return 0.0
-        left, _, right, _ = self._box(run.start)
+        ((left, _, right, _),) = self._boxes([run.start])
         return right - left
+
+
+def _is_struck(box: Box, lines: Sequence[Box]) -> bool:
+    middle = (box[0] + box[2]) / 2
+    return any(line[0] < middle < line[2] for line in lines)
 
 
 def _write_columns(block: Sequence[tuple[TextLine, list[tuple[float, str]], float]]) -> None:
@@ -542,9 +555,11 @@ def _is_fixed(line: TextLine) -> bool:
     )
 
 
-def _y_of(runs: Sequence[Run]) -> float:
-    """The height of the run with the largest letters."""
-    return max(runs, key=lambda run: run.size).y
+def _line(runs: Sequence[Run]) -> TextLine:
+    """A line, at the height of the run with the largest letters."""
+    largest = max(runs, key=attrgetter("size"))
+    left, right = min([run.left for run in runs]), max([run.right for run in runs])
+    return TextLine("", largest.y, runs, largest.size, left, right)
 
 
 def _is_outside(run: Run, page: Box) -> bool:
@@ -633,11 +648,14 @@ def _with_marks(lines: Sequence[TextLine]) -> list[TextLine]:
             item = min(beside, key=lambda line: line.left)
             item.runs[0].before = " "
             item.runs, mark.runs = [*mark.runs, *item.runs], ()
+            item.size, item.left = max(item.size, mark.size), min(item.left, mark.left)
     return [line for line in lines if line.runs]
 
 
 def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     """Write rows of tables that have empty cells."""
+    if max((len(line.runs) for line in lines), default=0) < MIN_COLUMNS:
+        return [*lines]
     parts = [[] if _is_fixed(line) else _parts(line) for line in lines]
     if max(map(len, parts), default=0) < MIN_COLUMNS:
         return [*lines]
