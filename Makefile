@@ -72,6 +72,10 @@ real-producers: $(STAMP)
 	@PYTHON=$(BIN)/python benchmarks/producers/install.sh
 	@.cache/producers/venv/bin/python benchmarks/producers/write.py .cache/producers/files
 	@$(BIN)/python -m benchmarks.producers.compare
+	@test -z "$(PEERS)" || { PYTHON=$(BIN)/python benchmarks/producers/install.sh peers && \
+		.cache/producers/peers/bin/python benchmarks/producers/peers.py .cache/producers/files \
+			.cache/producers/peers.json && \
+		$(BIN)/python -m benchmarks.producers.compare --peers .cache/producers/peers.json; }
 
 smoke: $(STAMP)
 	@$(BIN)/python packaging/smoke.py $(MODELS)

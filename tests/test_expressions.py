@@ -35,6 +35,7 @@ PIECES = (
 SHAPES = (
     *(("", piece, "") for piece in PIECES),
     *(("", piece, "!") for piece in (" ", "a", "1", "`", "~")),
+    ("# a", " ", "a"),
     *((start, "a", "") for start in ('"', "“", "«", "`", "<file ", "```", "“a”“")),
 )
 """What a text starts with, is made of, and ends with."""

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from app.ingest.archive import may_declare_entities
 from app.ingest.elements import every
 from app.ingest.parts import Part, WithPassword
 from app.ingest.web_page import markup_text
@@ -60,6 +61,6 @@ class Book:
     def _xml(self, name: str) -> Element:
         """A member in XML. Raises ValueError if it declares entities, which books do not need."""
         data = self._archive.read(name)
-        if b"<!DOCTYPE" in data.replace(b"\0", b""):  # also in UTF-16
+        if may_declare_entities(data):
             raise ValueError(name)
         return ElementTree.fromstring(data)

@@ -34,6 +34,10 @@ _LEVELS = {"Title": 1, "H": 1, **{f"H{level}": level for level in range(1, 7)}}
 """Levels of headings by their tags."""
 _NOTE = re.compile(r"\[\^[^\]\n]{1,4}\]")
 _NUMBER = re.compile(r"^[A-Z]?[\d.]+\s+")
+_ANY_NUMBER = re.compile(
+    r"\W{0,3}(?:[\w.]{0,9}\d[\w.]{0,9}|[^\W\d_]|[IVXLC]{1,9}|[ivxlc]{1,9})\W{0,3}"
+)
+"""Also a single letter."""
 _PUNCTUATION = re.compile(r"\s*[.:;–—]")
 _MAX_TAG = 64
 """Maximum bytes of a tag that is looked at."""
@@ -169,9 +173,17 @@ class _Marked:
                 if len(whole) > len(wanted) + _MAX_NUMBER:
                     break
                 if bare[last] and len(whole) >= len(wanted) and whole.endswith(wanted):
-                    if len(whole) - len(bare[first]) < len(wanted):
+                    before = len(whole) - len(wanted)
+                    if before < len(bare[first]) and self._is_number(first, before):
                         yield first, last
                     break
+
+    def _is_number(self, first: int, count: int) -> bool:
+        """Whether the first letters and digits of a line, as many as this, number what follows:
+        `2.1`, `Chapter IV`, `A`; or there are none."""
+        line = self._lines[first] or ""
+        words = line[: _offset(line, count)].split() if count else []
+        return not words or _ANY_NUMBER.fullmatch(words[-1]) is not None
 
     def _cut(self, title: Title, wanted: str, height: float) -> bool:
         """Mark a title at the beginning of a line with more text, near a height."""

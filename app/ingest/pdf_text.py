@@ -21,7 +21,7 @@ import pypdfium2
 from pypdfium2 import raw
 
 from app.ingest.line_ends import HYPHEN
-from app.ingest.markdown import INVISIBLE, Line
+from app.ingest.markdown import Line, visible
 from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
 from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
 
@@ -192,7 +192,7 @@ def cleaned(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xad", "-").replace("\0", "")
     shown = text.replace("\n", "").replace("\t", "").replace(HYPHEN, "")
     if UNKNOWN in text or not shown.isprintable():
-        text = _OWN_BULLET.sub("•", _UNKNOWN.sub(UNKNOWN, text).translate(INVISIBLE))
+        text = _OWN_BULLET.sub("•", visible(_UNKNOWN.sub(UNKNOWN, text)))
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 import pypdfium2
 from pypdfium2 import raw
 
+from app.ingest.archive import may_declare_entities
 from app.ingest.elements import child, name_of
 from app.ingest.pdf_annotations import string
 
@@ -17,7 +18,6 @@ MAX_FORM = 1 << 24
 """Maximum bytes of the values of an XFA form."""
 MAX_NAME = 200
 """Maximum number of characters of a name."""
-_DOCTYPES = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
 
 
 def form_values(file: pypdfium2.PdfDocument) -> list[str]:
@@ -42,7 +42,7 @@ def _packet(file: pypdfium2.PdfDocument, index: int) -> bytes:
 
 
 def _values(data: bytes) -> Iterator[str]:
-    if any(declared in data for declared in _DOCTYPES):
+    if may_declare_entities(data):
         raise ValueError("entities")
     try:
         root = ElementTree.fromstring(data)

@@ -23,7 +23,7 @@ START_SECONDS = 1.0
 """A program that has not failed after this time has opened the file."""
 _DOCUMENTS = frozenset(
     {
-        *(".pdf", ".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".rtf", ".epub"),
+        *(".pdf", ".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".odg", ".rtf", ".epub"),
         *(".html", ".htm", ".xhtml", ".eml", ".mbox", ".txt", ".md", ".csv", ".tsv", ".log"),
     }
 )

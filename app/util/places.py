@@ -22,9 +22,7 @@ _GAP = re.compile(r"\[Row (\d{1,9})\]")
 """Before the rows of a sheet that follow a gap."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
-_HEADING = re.compile(
-    r"^(?:(#{1,6}) +(\S.*?)(?: +#+)? *$| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE
-)
+_HEADING = re.compile(r"^(?:(#{1,6}) ++(\S.*+)| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE)
 """A heading, a line that begins or ends a block of code, or a page, which ends one."""
 _SOURCE = re.compile(
     r"[^#]*\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
@@ -148,11 +146,17 @@ def headings(text: str, name: str = "") -> Iterator[Heading]:
     for found in _HEADING.finditer(text):
         marks, title, fence, rest = found.groups()
         if marks and not code:
-            yield Heading(found.start(), len(marks), title.strip())
+            yield Heading(found.start(), len(marks), _without_marks(title.rstrip()))
         elif fence and not code and not (fence[0] == "`" and "`" in rest):
             code = fence
         elif not marks and (not fence or (fence.startswith(code) and not rest.strip())):
             code = ""
+
+
+def _without_marks(title: str) -> str:
+    """A title without the `#` that may follow it."""
+    bare = title.rstrip("#")
+    return bare.rstrip() if bare.endswith(" ") else title
 
 
 def _path(text: str, offset: int, name: str) -> tuple[str, ...]:

@@ -317,6 +317,12 @@ TOP = "/Dest[5 0 R/XYZ 72 {} 0]"
             "Fees\nText.\nMore.\n# Fees\nTen.",
         ),
         (
+            lines("Chapter IV. Fees", "Text.", "Parts of fees", "Ten."),
+            "(Fees)",
+            TOP.format(690),
+            "# Chapter IV. Fees\nText.\nParts of fees\nTen.",
+        ),
+        (
             lines("One.", "Two.", "Three."),
             "(Costs)",
             TOP.format(690),

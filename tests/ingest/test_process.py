@@ -81,7 +81,7 @@ def test_it_gets_few_variables(
     written(
         worker,
         "import json, os, sys\n"
-        "print('[0, 1]'); print(json.dumps(['', ' '.join(os.environ), '']))\n"
+        "print('[0, 1, []]'); print(json.dumps(['', ' '.join(os.environ), '']))\n"
         "os.pwrite(int(sys.argv[2]), b'1 1 ', 0)",
     )
     for name in ("HF_TOKEN", "PYTHONPATH", "HOME", "LANG"):
@@ -172,7 +172,7 @@ def test_time_by_the_clock_may_be_longer(tmp_path: Path, worker: Path) -> None:
     written(
         worker,
         "import os, sys, time; time.sleep(0.5)\n"
-        'print(\'[0, 1]\\n["", "Yes", ""]\'); os.pwrite(int(sys.argv[2]), b\'1 1 \', 0)',
+        'print(\'[0, 1, []]\\n["", "Yes", ""]\'); os.pwrite(int(sys.argv[2]), b\'1 1 \', 0)',
     )
     path = written(tmp_path / "a.pdf", pdf_of("x"))
     assert intake(path, ReadLimits(document_seconds=0.1, seconds=0.3)).texts[0].text == "Yes\n"
