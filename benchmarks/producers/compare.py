@@ -4,8 +4,8 @@
 
 A planted text is *right*, *wrong* (read, but not as the document shows it), *said* (missing, and a
 sentence says that something was not read) or *silent* (missing without a word). docs/documents.md
-has the table. `--peers` counts the right texts for each format and program in what `peers.py` wrote;
-what a program leaves out because it is hidden counts as right there.
+has the table. `--peers` counts the right texts for each format and program in what `peers.py`
+wrote; what a program leaves out because it is hidden counts as right there.
 """
 
 from __future__ import annotations
