@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -70,29 +71,21 @@ class Workbook:
     def read(self, number: int) -> Part:
         name, part, hidden = self._sheets[number]
         sheet = SheetText(name, hidden)
-        depth, last = 0, -1
-        data: Element | None = None
+        last = -1
         with self._archive.open(part) as file:
-            for event, element in ElementTree.iterparse(file, ("start", "end")):
-                if event == "start":
-                    depth += 1
-                    if depth == 2:
-                        data = element
-                    continue
-                depth -= 1
+            for _, element in ElementTree.iterparse(file):
                 kind = name_of(element)
-                if depth == 1 and kind == "cols":
+                if kind == "cols":
                     sheet.hide_columns(_hidden_columns(element))
-                elif depth == 1 and kind == "hyperlinks":
+                elif kind == "hyperlinks":
                     self._links(part, element, sheet)
-                elif depth == 2 and kind == "row":
+                elif kind == "row":
                     given = element.get("r", "")
                     last = int(given) - 1 if given.isdecimal() else last + 1
                     cells = self._cells(element, sheet)
                     if not sheet.add(last, cells, hidden=is_on(element, "hidden")):
                         break
-                    if data is not None:
-                        data.remove(element)  # a long sheet would not fit into memory
+                    element.clear()  # a long sheet would not fit into memory
         return sheet.part(self._beside(part))
 
     def _links(self, part: str, links: Element, sheet: SheetText) -> None:
@@ -143,8 +136,7 @@ class Workbook:
                 number = float(value)
             except ValueError:
                 return value
-            style = integer(cell.get("s", ""), -1)
-            code = self._formats[style] if 0 <= style < len(self._formats) else ""
+            code = self._formats.get(cell.get("s", "0"), "")
             return shown_number(number, code, self._since_1904)
         return _unescaped(value)
 
@@ -160,14 +152,15 @@ class Workbook:
         number = integer(value, -1)
         return self._strings[number] if 0 <= number < len(self._strings) else ""
 
-    def _read_formats(self, part: str) -> list[str]:
-        """The number format of each style of cells."""
+    def _read_formats(self, part: str) -> dict[str, str]:
+        """The number format of each style of cells, by its number."""
         root = self._archive.xml(part) if part else Element("none")
         own = {
             each.get("numFmtId", ""): each.get("formatCode", "") for each in every(root, "numFmt")
         }
-        numbers = (each.get("numFmtId", "") for each in inside(root, "cellXfs"))
-        return [own.get(each) or _BUILT_IN.get(integer(each), "") for each in numbers]
+        formats = (each.get("numFmtId", "") for each in inside(root, "cellXfs"))
+        codes = (own.get(each) or _BUILT_IN.get(integer(each), "") for each in formats)
+        return {str(number): code for number, code in enumerate(codes)}
 
     # --------------------------------------------------------------------- beside the cells
 
@@ -227,6 +220,7 @@ def _unescaped(text: str) -> str:
     )
 
 
+@cache
 def _column(letters: str) -> int:
     number = 0
     for each in letters:
