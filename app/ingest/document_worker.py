@@ -72,18 +72,13 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
     confine.confine(request.max_bytes + _MIB, total, may_thread=recogniser is not None)
     if request.kind and request.kind not in FLAT:
         return _convert(request, data, output)
-    from zipfile import BadZipFile
-
-    from app.ingest.parts import ALL, Parts, TooLarge, Unknown, WithPassword, numbers_in
+    from app.ingest.parts import ALL, Parts, Refused, TooLarge, Unknown, WithPassword, numbers_in
 
     parts: Parts
     labels: list[str] = []
     ranges = ALL
     try:
         if data.startswith((b"PK", b"\xd0\xcf")):
-            if refused := _refusal(data):
-                _write(output, refused)
-                return REFUSED
             from app.ingest.office import open_document
 
             parts = open_document(data)
@@ -105,10 +100,11 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
         return PASSWORD
     except TooLarge:
         return TOO_LARGE
+    except Refused as refused:
+        _write(output, refused.args[0])
+        return REFUSED
     except Unknown:
         return UNKNOWN
-    except BadZipFile:
-        return 1
     _write(output, [parts.embedded, len(parts), labels])
     numbers = numbers_in(ranges, len(parts), request.parts)
     total = len(numbers)
@@ -122,13 +118,6 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
             _write(output, None)
         os.pwrite(progress, b"%d %d " % (done, total), 0)
     return 0
-
-
-def _refusal(data: bytes) -> str:
-    from app.ingest.archive import Archive
-    from app.ingest.kinds import refusal_of_members
-
-    return "" if data.startswith(b"\xd0\xcf") else refusal_of_members(Archive(data).names)
 
 
 def _convert(request: Request, data: bytes, output: IO[bytes]) -> int:

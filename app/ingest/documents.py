@@ -197,7 +197,7 @@ class _Found:
     ranges: Ranges = ()
     """The pages that are wanted; empty: all."""
     refused: str = ""
-    """See `refusal_of_members`."""
+    """See `office.REFUSED`."""
     rest: tuple[int, int] | None = None
     """The first and the last of the parts after those that were read, if a limit was reached."""
 

@@ -114,18 +114,12 @@ _MAGIC = (
 )
 """Offsets and first bytes of files that other programs convert."""
 _REFUSED_ARCHIVES = {
-    "binary workbook": (("xl/workbook.bin",), "is a binary Excel workbook", "save it as XLSX"),
-    "apple": (
-        ("Index/Document.iwa", "Index/Presentation.iwa", "Index.zip", "index.apxl",
-         "buildVersionHistory.plist"),
-        "is a document of Pages, Numbers or Keynote", "export it as PDF or {}",
-    ),
-    "xps": (
-        ("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), "is an XPS file", "save it as PDF",
-    ),
-    "visio": (("visio/document.xml",), "is a Visio drawing", "save it as PDF"),
-}  # fmt: skip
-"""Members of archives that cannot be read, what they are, and what to do."""
+    "binary workbook": ("is a binary Excel workbook", "save it as XLSX"),
+    "apple": ("is a document of Pages, Numbers or Keynote", "export it as PDF or {}"),
+    "xps": ("is an XPS file", "save it as PDF"),
+    "visio": ("is a Visio drawing", "save it as PDF"),
+}
+"""Archives of XML files that cannot be read: what they are, and what to do."""
 
 
 def suffix_of(name: str) -> str:
@@ -195,18 +189,9 @@ def refusal_of_head(head: bytes) -> Rejected | None:
     return None
 
 
-def refusal_of_members(names: Container[str]) -> str:
-    """Which archive of XML files this is that cannot be read, by the names of its members; empty
-    for others. See `refused_archive`."""
-    for kind, (members, _, _) in _REFUSED_ARCHIVES.items():
-        if any(each in names for each in members):
-            return kind
-    return ""
-
-
 def refused_archive(kind: str, suffix: str) -> Rejected:
-    """The refusal of an archive of a `kind` that `refusal_of_members` found."""
-    _, detail, advice = _REFUSED_ARCHIVES[kind]
+    """The refusal of an archive of XML files, by its kind (see `office.REFUSED`)."""
+    detail, advice = _REFUSED_ARCHIVES[kind]
     advice = advice.format(_APPLE.get(suffix, "for Office"))
     return Rejected(SkipReason.DOCUMENT, detail, advice)
 

@@ -110,5 +110,9 @@ class TooLarge(Exception):
     """The document is too large once it is unpacked."""
 
 
+class Refused(Exception):
+    """The document is of a kind that cannot be read, which is the argument."""
+
+
 class Unknown(Exception):
     """The file is no document of a known kind."""
