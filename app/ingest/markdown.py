@@ -15,6 +15,18 @@ _LIKE_FENCE = re.compile(r"^ {0,3}(?=`{3}|~{3})", re.MULTILINE)
 _FENCES = re.compile(r"`{3,}")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th|er|re|ère|e|ème|o|a|os|as|te|tm|sm|®|™|[ºª°])", re.I)
 _ALONE = re.compile(r"[+\-−]?\w[\w.,]*|[*†‡§¶#'′″]+")
+_HEADING_STYLE = re.compile(r"heading ([1-9])(?:,.*)?", re.IGNORECASE)
+_CODE_STYLE = re.compile(
+    r"(?:(?:source |program |html )?code|sourcecode|source text|(?:html )?preformatted(?: text)?"
+    r"|macro text|verbatim|listing)(?: (?:block|text|char|snippet|listing|example|\d{1,2})){0,3}",
+    re.IGNORECASE,
+)
+_PAGE_WORDS = re.compile(
+    r"(?:(?:[\W\d_]|第|页|頁|共|ページ|쪽)++|(?:page|pages|pg|p|of|seite|seiten|von|blatt|página|de|pág|pagina"
+    r"|pag|di|sur|sida|side|av|af|van|strona|strana|z|ze|стр|страница|из|sayfa)\b)*+",
+    re.IGNORECASE,
+)
+"""What remains of the number of a page in a header, without the number."""
 _ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
 _MAX_DEPTH = 10
@@ -23,6 +35,16 @@ _MAX_DEPTH = 10
 def visible(text: str) -> str:
     """A text without characters that nobody sees, and that divide words for a search."""
     return text if text.isascii() else _INVISIBLE.sub("", text)
+
+
+def heading_level(style: str) -> int | None:
+    """The level, from 1, of headings in a style of this name."""
+    found = _HEADING_STYLE.fullmatch(style)
+    return int(found[1]) if found else None
+
+
+def is_code_style(name: str) -> bool:
+    return _CODE_STYLE.fullmatch(name) is not None
 
 
 def raised(text: str) -> str:
@@ -45,6 +67,12 @@ TICKS = {True: "[x]", False: "[ ]"}
 def hidden(text: str) -> str:
     """A text that the document does not show."""
     return f"(hidden: {text.strip()})" if text.strip() else text
+
+
+def struck(text: str) -> str:
+    """A text that a line strikes."""
+    inner = text.strip()
+    return text.replace(inner, f"~~{inner}~~", 1) if inner else text
 
 
 def address(target: str, shown: str) -> str:
@@ -91,13 +119,13 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 class Line:
-    """The text of a paragraph, in pieces that are raised, hidden or ordinary."""
+    """The text of a paragraph, in pieces that are raised, struck, hidden or ordinary."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[str, list[str]]] = []
 
     def add(self, text: str, kind: str = "") -> None:
-        """`kind` is empty, `raised` or `hidden`."""
+        """`kind` is empty, `raised`, `struck` or `hidden`."""
         if not text:
             return
         if self._pieces and self._pieces[-1][0] == kind:
@@ -126,6 +154,8 @@ class Line:
             text = "".join(texts)
             if kind == "hidden":
                 text = hidden(text)
+            elif kind == "struck":
+                text = struck(text)
             elif kind == "raised" and shown[-1:].strip():
                 text = raised(text)
             shown += text
@@ -142,9 +172,9 @@ class Margins:
         return kind in self._found
 
     def add(self, kind: str, text: str) -> None:
-        """`kind` is `header` or `footer`. A text with little but the word for a page is ignored."""
+        """`kind` is `header` or `footer`. The number of a page is ignored."""
         line = " / ".join(each.strip() for each in text.split("\n") if each.strip())
-        if re.search(r"\w{5}|\d{3}", line):
+        if _PAGE_WORDS.fullmatch(line) is None:
             self._found[kind][line] = None
 
     def around(self, text: str) -> str:

@@ -26,10 +26,8 @@ _FORMATS = {
     "1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman",
     "1st": "ordinal", "一, 二, 三, ...": "chineseCounting",
 }  # fmt: skip
-_HEADING = re.compile(r"Heading ([1-9])")
-_CODE = re.compile(r"(?:preformatted|source|code)", re.IGNORECASE)
 _EMPTY = """sequence-decls variable-decls user-field-decls forms event-listeners table-column
-    table-columns table-header-columns table-column-group page-number annotation-end desc title
+    table-columns table-header-columns table-column-group annotation-end desc title
     settings number bookmark bookmark-start bookmark-end reference-mark reference-mark-start
     reference-mark-end soft-page-break change change-start change-end glue-point image plugin
     named-expressions database-ranges calculation-settings content-validations scripts
@@ -49,6 +47,7 @@ class _Style:
 
     name: str = ""
     raised: bool = False
+    struck: bool = False
     hidden: bool = False
     code: bool = False
     title: bool = False
@@ -143,6 +142,8 @@ def _style(element: Element, base: _Style) -> _Style:
                 height = value.split()[0] if value.split() else ""
                 raised = height == "super" or (height[:1].isdigit() and not height.startswith("0"))
                 found = replace(found, raised=raised)
+            elif kind in ("text-line-through-style", "text-line-through-type"):
+                found = replace(found, struck=value != "none")
             elif kind == "display" and value in ("none", "false", "true"):
                 found = replace(found, hidden=value != "true")
             elif kind == "visibility":
@@ -152,12 +153,11 @@ def _style(element: Element, base: _Style) -> _Style:
 
 def _named(base: _Style, name: str) -> _Style:
     name = name.replace("_20_", " ")
-    heading = _HEADING.fullmatch(name)
     return replace(
         base,
         name=name,
-        outline=base.outline if heading is None else int(heading[1]),
-        code=base.code or _CODE.match(name) is not None,
+        outline=markdown.heading_level(name) or base.outline,
+        code=base.code or markdown.is_code_style(name),
         title=base.title or name == "Title",
     )
 
@@ -232,6 +232,7 @@ class _Reader:
         self._after: list[str] = []
         """Text boxes and charts, which follow the paragraph in which they stand."""
         self._margins = markdown.Margins()
+        self._in_margin = False
         self._changes = 0
         self._readers: dict[str, Callable[[Element, str], None]] = {
             "s": self._spaces,
@@ -242,6 +243,8 @@ class _Reader:
             "a": self._link,
             "hidden-text": self._hidden_text,
             "hidden-paragraph": self._hide_paragraph,
+            "page-number": self._page_number,
+            "title": self._title,
             "content-control": self._content_control,
             "control": self._control,
             "frame": self._frame,
@@ -256,7 +259,9 @@ class _Reader:
             yield changes_said(self._changes)
 
     def margin(self, kind: str, element: Element) -> None:
+        self._in_margin = True
         self._margins.add(kind, self._apart(element))
+        self._in_margin = False
 
     # ------------------------------------------------------------------------------- blocks
 
@@ -412,6 +417,8 @@ class _Reader:
         style = self._styles("text", attribute(element, "style-name"))
         if style.hidden or kind == "hidden":
             kind = "hidden"
+        elif style.struck or kind == "struck":
+            kind = "struck"
         elif style.raised:
             kind = "raised"
         self._inline(element, kind)
@@ -423,6 +430,15 @@ class _Reader:
     def _link(self, element: Element, kind: str) -> None:
         self._inline(element, kind)
         self._add(markdown.address(attribute(element, "href"), _text_of(element)), kind)
+
+    def _page_number(self, element: Element, kind: str) -> None:
+        if not self._in_margin:
+            self._inline(element, kind)
+
+    def _title(self, element: Element, kind: str) -> None:
+        """Read the title of the document; those of pictures describe them."""
+        if ":text:" in element.tag:
+            self._inline(element, kind)
 
     def _hidden_text(self, element: Element, kind: str) -> None:
         shown = attribute(element, "string-value") or _text_of(element)
@@ -557,6 +573,8 @@ class _Reader:
                 continue
             elif role == "title":
                 self._writer.heading(1, self._apart(inside(each, "text-box")))
+            elif attribute(each, "display") == "none":
+                self._writer.block(markdown.hidden(self._apart([each])))
             elif role not in ("date-time", "footer", "header", "page-number"):
                 self.blocks([each])
         if notes.strip():

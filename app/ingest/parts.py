@@ -99,7 +99,7 @@ def ranges_text(found: Sequence[tuple[int, int]]) -> list[str]:
 def changes_said(changes: int) -> tuple[str, str]:
     """A sentence about tracked changes, and advice."""
     detail = f"has {formatting.plural(changes, 'tracked change')}, read as accepted"
-    return detail, "reject them first if you want the old text"
+    return detail, "reject changes first if you want the old text"
 
 
 class WithPassword(Exception):

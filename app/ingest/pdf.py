@@ -142,4 +142,4 @@ def _said_of_files(number: int, names: list[str]) -> list[Said]:
     listed = ", ".join(names[:MAX_FILES]) + (", …" if len(names) > MAX_FILES else "")
     count = formatting.plural(len(names), "attachment")
     detail = f"has {count} on page {number + 1} that cannot be read ({listed})"
-    return [(detail, "save them, and add them by name")]
+    return [(detail, "save what you need, and add that by name")]

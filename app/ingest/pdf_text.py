@@ -54,6 +54,10 @@ _JUMP = 3.0
 """How much higher a line must begin to count as drawn out of order."""
 _MAX_RAISED, _MAX_NOTE = 24, 4
 """Maximum number of characters of a raised text, and of the mark of a note."""
+_SMALL_NOTE = re.compile(r"(\d{1,3}|[*†‡§])(\s+\S)?")
+"""The mark of a note, with or without the note, that is not raised."""
+_POWER = re.compile(r"(?:^|[^\d.,])10$|\d\s?[a-zA-Zµ]{1,2}$")
+"""Before figures that are raised because they are powers: 10, or a unit."""
 _LEADERS = re.compile(r"[\s.·…_]*")
 _LIST_MARK = re.compile(r"[\ue000-\uf8ff•‣◦⁃∙·▪▫■□●○◆–—*-]|\(?\w{1,4}[.)]")
 _ROW = 0.9
@@ -535,16 +539,10 @@ def _whole(text: str) -> str:
 def _shown(runs: Sequence[Run]) -> str:
     line, kind = Line(), ""
     for run in runs:
-        own = "" if run.kind == "struck" else run.kind
-        line.add(run.before.replace("\r", "").replace("\n", ""), own if own == kind else "")
-        line.add(_struck(run.text) if run.kind == "struck" else run.text, own)
-        kind = own
-    return line.text().replace("~~~~", "")
-
-
-def _struck(text: str) -> str:
-    words = text.strip()
-    return text.replace(words, f"~~{words}~~", 1)
+        line.add(run.before.replace("\r", "").replace("\n", ""), kind if run.kind == kind else "")
+        line.add(run.text, run.kind)
+        kind = run.kind
+    return line.text()
 
 
 def _is_fixed(line: TextLine) -> bool:
@@ -608,27 +606,34 @@ def _undo_fractions(runs: Sequence[Run]) -> None:
 
 
 def _mark_notes(runs: Sequence[Run]) -> None:
-    """Write `[^1]` for the raised mark of a note that begins on the page, and at the note."""
+    """Write `[^1]` for the raised mark of a note that begins on the page, and at the note. The mark
+    at the note is raised, too, or the note is in smaller letters."""
     notes: dict[str, Run] = {}
-    for before, run, after in zip([None, *runs], runs, runs[1:], strict=False):
+    largest = max((run.size for run in runs), default=0.0)
+    for before, run, after in zip([None, *runs[:-1]], runs, [*runs[1:], None], strict=True):
+        if run.kind or not (before is None or "\n" in run.before):
+            continue
         mark = run.text.strip()
-        if (
-            (before is None or "\n" in run.before)
-            and not run.kind
-            and 0 < len(mark) <= _MAX_NOTE
-            and run.is_raised_above(after)
-            and after.follows(run, after.size, _NOTE_GAPS)
-        ):
+        beside = after if after is not None and after.follows(run, after.size, _NOTE_GAPS) else None
+        small = _SMALL_NOTE.match(run.text) if run.size < largest else None
+        if beside is not None and 0 < len(mark) <= _MAX_NOTE and run.is_raised_above(beside):
             notes.setdefault(mark, run)
-            after.before = "" if after.text[:1].isspace() else " "
-    used = set()
-    for run in runs if notes else ():
+            beside.before = "" if beside.text[:1].isspace() else " "
+        elif small and (small[2] or (beside is not None and beside.is_level_with(run))):
+            notes.setdefault(small[1], run)
+    used: dict[str, Run] = {}
+    for before, run in pairwise(runs) if notes else ():
         marks = re.split(r"[\s,]+", run.text.strip())
-        if run.kind == "raised" and all(mark in notes for mark in marks):
+        if (
+            run.kind == "raised"
+            and _POWER.search(before.text) is None
+            and all(mark in notes and notes[mark].y < run.y for mark in marks)
+            and all(notes[mark].size < before.size for mark in marks)
+        ):
             run.kind, run.text = "", "".join(f"[^{mark}]" for mark in marks)
-            used.update(marks)
-    for mark in used:
-        notes[mark].text = f"[^{mark}]:"
+            used |= {mark: notes[mark] for mark in marks}
+    for mark, note in used.items():
+        note.text = note.text.replace(mark, f"[^{mark}]:", 1)
 
 
 def _with_marks(lines: Sequence[TextLine]) -> list[TextLine]:

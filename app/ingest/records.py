@@ -88,7 +88,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.ATTACHED: (
         "unread attachments",
         "has attachments that cannot be read",
-        "save them, and add them by name",
+        "save what you need, and add that by name",
     ),
     SkipReason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
     SkipReason.PAGES_WITHOUT_TEXT: ("pages without text", "has pages without text", _OCR),

@@ -343,7 +343,7 @@ class _Reader:
         if self._is_deleted():
             return
         look = self._group.look
-        kind = "hidden" if look.get("hidden") else "raised" if look.get("raised") else ""
+        kind = next((each for each in ("hidden", "struck", "raised") if look.get(each)), "")
         self._flow.line.add(text, kind)
         if len(self._fields) > 1:
             self._shown.append(text[:_MAX_SHOWN])
@@ -403,7 +403,7 @@ class _Reader:
         used = paragraph.get("ls", 0)
         if used and mark is not None:
             self._marked.add(used)
-        elif used and used not in self._marked and text.strip():
+        elif used and used not in self._marked:
             mark = self._lists.counters.next(str(used), paragraph.get("ilvl", 0))
         flow.put(self._block(flow, paragraph, mark, text), table)
         after, flow.after = flow.after, []
@@ -602,6 +602,7 @@ _PROPERTIES: dict[bytes, tuple[str, str, Callable[[int | None], int]]] = {
     **dict.fromkeys((b"deleted", b"mvf"), ("look", "deleted", _is_on)),
     **dict.fromkeys((b"revised", b"mvt"), ("look", "revised", _is_on)),
     b"super": ("look", "raised", _is_on),
+    **dict.fromkeys((b"strike", b"striked"), ("look", "struck", _is_on)),
     b"up": ("look", "raised", partial(_is_on, least=_MIN_RAISED)),
     **dict.fromkeys((b"sub", b"nosupersub", b"dn"), ("look", "raised", _off)),
     b"intbl": ("paragraph", "intbl", _is_on),

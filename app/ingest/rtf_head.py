@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element, SubElement
 
+from app.ingest import markdown
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, TICKED, Counters, Level, SharedList
 from app.ingest.symbols import symbol
@@ -21,9 +21,6 @@ _CHARACTER_SETS = {
 _SIGNS = 2
 """The character set of fonts whose letters are signs."""
 _SIGN_FONTS = ("symbol", "wingdings", "wingdings 2")
-_HEADING = re.compile(r"heading ([1-9])(?:,.*)?", re.IGNORECASE)
-_CODE = re.compile(r"(?:source ?code|code|html preformatted|preformatted text|macro text)\b", re.I)
-
 _FORMATS = {
     1: "upperRoman", 2: "lowerRoman", 3: "upperLetter", 4: "lowerLetter", 5: "ordinal",
     6: "cardinalText", 7: "ordinalText", 10: "ideographDigital", 11: "japaneseCounting",
@@ -204,9 +201,9 @@ class Styles(_Named):
         if not words.keys() & {b"cs", b"ds", b"ts"}:  # of characters, sections or tables
             outline = words.get(b"outlinelevel")
             if outline is None:
-                heading = _HEADING.fullmatch(name)
-                outline = int(heading[1]) - 1 if heading else 0 if name.lower() == "title" else None
-            code = _CODE.match(name) is not None
+                level = 1 if name.lower() == "title" else markdown.heading_level(name)
+                outline = level and level - 1
+            code = markdown.is_code_style(name)
             self._own[words.get(b"s", 0)] = Style(outline, code, words.get(b"sbasedon"))
 
     def get(self, number: int) -> Style:

@@ -50,7 +50,7 @@ class Workbook:
         self._sheets = []
         for each in every(book, "sheet"):
             kind, name, external = links.get(attribute(each, "id"), ("", "", True))
-            if kind == "worksheet" and not external:
+            if kind in ("worksheet", "chartsheet") and not external:
                 hidden = each.get("state", "visible") != "visible"
                 self._sheets.append((each.get("name", ""), name, hidden))
         self._since_1904 = is_on(child(book, "workbookPr"), "date1904")

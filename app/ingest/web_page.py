@@ -154,7 +154,7 @@ class _Reader:
         """None: nested too deeply."""
         self._marks: dict[str, str] = {}
         """Marks of notes, by the ids of the notes."""
-        self._raised = 0
+        self._raised = self._struck = 0
         self._is_reading = 0
         self._choice: Choice | None = None
         self._formula: Formula | None = None
@@ -182,6 +182,8 @@ class _Reader:
                 self.is_template = True
         if self._is_reading:
             flow.add(text, "reading")
+        elif self._struck and not flow.is_code:
+            flow.add(text, "struck")
         elif self._raised and not _BETWEEN_NOTES.fullmatch(text):
             flow.add(text, "raised")
         else:
@@ -447,6 +449,11 @@ class _Reader:
             if is_block:
                 flow.end_line()
 
+    def _del(self, tag: Tag) -> Iterator[None]:
+        self._struck += 1
+        yield
+        self._struck -= 1
+
     def _sup(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
         self._raised += 1
@@ -530,6 +537,7 @@ class _Reader:
         "math": _math, "option": _option, "pre": _pre, "rt": _rt, "rtc": _rt, "ruby": _ruby,
         "select": _select, "sup": _sup, "table": _table, "td": _td, "th": _td, "tr": _tr,
         "tspan": _tspan,
+        **dict.fromkeys(("del", "s", "strike"), _del),
         **dict.fromkeys(("img", "area", "input"), _field),
         **dict.fromkeys(HEADINGS, _heading),
         **dict.fromkeys(LISTS, _list),

@@ -37,8 +37,6 @@ from app.util import formatting
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
 
-_HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
-_CODE = re.compile(r"(?:source ?code|code|html preformatted|preformatted text|macro text)\b", re.I)
 _BODY_LEVEL = 9
 """The outline level of text that is no heading."""
 _OUTER = "hyperlink smartTag customXml bdo dir sdtContent rubyBase rt tr tc txbxContent"
@@ -53,6 +51,7 @@ _TEXTLESS_ENDS = ("Pr", "PrEx", "RangeStart", "RangeEnd")
 _BREAKS = {"tab": "\t", "ptab": "\t", "cr": "\n", "br": "\n", "noBreakHyphen": "\u2011"}
 _WRAPPERS = ("sdt", "sdtContent", "customXml", "ins", "moveTo")
 """Elements around rows and cells."""
+_STRIKES = ("strike", "dstrike")
 _DESCRIPTIONS = {"docPr": "descr", "imagedata": "title", "shape": "alt", "textpath": "string"}
 """Attributes that describe a picture, by the names of elements. Letters drawn as a picture are its
 `textpath`."""
@@ -69,6 +68,7 @@ class _Style:
     """The level of headings, from 0."""
     list: str | None = None
     raised: bool = False
+    struck: bool = False
     hidden: bool = False
     code: bool = False
 
@@ -448,19 +448,22 @@ class _Reader:
         self._add(element.text or "", kind)
 
     def _kind(self, properties: Element) -> str:
-        raised, hidden = False, self._style.hidden
+        raised, struck, hidden = False, self._style.struck, self._style.hidden
         for each in properties:
             name = name_of(each)
             if name == "rStyle":
                 style = self._styles.get(attribute(each, "val"), _Style())
                 raised, hidden = raised or style.raised, hidden or style.hidden
+                struck = struck or style.struck
+            elif name in _STRIKES:
+                struck = is_on(each)
             elif name == "vertAlign":
                 raised = attribute(each, "val") == "superscript"
             elif name == "position":
                 raised = raised or integer(attribute(each, "val")) >= 5
             elif name == "vanish":
                 hidden = is_on(each) or self._style.hidden
-        return "hidden" if hidden else "raised" if raised else ""
+        return "hidden" if hidden else "struck" if struck else "raised" if raised else ""
 
     def _accepted(self, change: Element, kind: str) -> None:
         self._changes += 1
@@ -649,19 +652,21 @@ def _style(element: Element, base: _Style | None) -> _Style:
     """What a style adds to the one that it is based on."""
     name = value_of(element, "name")
     found = replace(base or _Style(), name=name)
-    if heading := _HEADING.fullmatch(name):
-        found = replace(found, outline=int(heading[1]) - 1)
+    if level := markdown.heading_level(name):
+        found = replace(found, outline=level - 1)
     elif name.lower() == "title":
         found = replace(found, outline=0)
-    if _CODE.match(name):
+    if markdown.is_code_style(name):
         found = replace(found, code=True)
     paragraph, characters = child(element, "pPr"), child(element, "rPr")
-    if level := value_of(paragraph, "outlineLvl"):
-        found = replace(found, outline=integer(level, _BODY_LEVEL))
+    if outline := value_of(paragraph, "outlineLvl"):
+        found = replace(found, outline=integer(outline, _BODY_LEVEL))
     if list := value_of(paragraph, "numPr", "numId"):
         found = replace(found, list=list)
     if align := value_of(characters, "vertAlign"):
         found = replace(found, raised=align == "superscript")
+    for strike in filter(None.__ne__, (child(characters, each) for each in _STRIKES)):
+        found = replace(found, struck=is_on(strike))
     if (vanish := child(characters, "vanish")) is not None:
         found = replace(found, hidden=is_on(vanish))
     return found

@@ -125,13 +125,7 @@ def test_flat_files_with_entities_or_damage_are_refused(tmp_path: Path) -> None:
     whole = flat("text", "<text:p>&a;</text:p>")
     bomb = whole.replace("<office:document ", '<!DOCTYPE x [<!ENTITY a "b">]><office:document ', 1)
     assert "damaged" in refusal(written(tmp_path / "a.fodt", whole[:-20]))
-    assert "b" not in "".join(
-        each.text for each in read_or_nothing(written(tmp_path / "b.fodt", bomb))
-    )
-
-
-def read_or_nothing(path: Path) -> tuple[object, ...]:
-    return ()
+    assert "damaged" in refusal(written(tmp_path / "b.fodt", bomb))
 
 
 @table("name", ["a.xls", "a.xml", "a"])

@@ -47,7 +47,8 @@ def test_a_mail(tmp_path: Path) -> None:
         "[Attachment table.csv]\na;b\n1;2\n\n[Attachment plan.png, not read]\n"
     )
     assert [each.sentence for each in result.skipped] == [
-        "a.eml has 1 attachment that cannot be read (plan.png): save them, and add them by name."
+        "a.eml has 1 attachment that cannot be read (plan.png): save what you need, and add that by"
+        " name."
     ]
 
 

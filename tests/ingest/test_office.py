@@ -300,7 +300,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = written(tmp_path / "a.pptx", slides)
     assert [each.sentence for each in intake(path).skipped] == [
         "a.pptx has 2 of 3 slides (2-3) without text: run text recognition (OCR) on it first.",
-        "a.pptx has 1 embedded file that cannot be read: save them, and add them by name.",
+        "a.pptx has 1 embedded file that cannot be read: save what you need, and add that by name.",
     ]
     assert intake(path).documents[0].text.startswith("[1 embedded file, not read]\n[Slide 1]\n")
     for part, told in {"1-2": ["1 of 2 slides (2) without text"], "1": []}.items():

@@ -63,6 +63,7 @@ def tr(*cells: str, more: str = "") -> str:
 STYLES = (
     style("S", 'style:text-position="super 58%"')
     + style("H", 'text:display="none"')
+    + style("K", 'style:text-line-through-style="solid"')
     + '<text:list-style style:name="L"><text:list-level-style-number text:level="1"'
     ' style:num-format="1" style:num-suffix="."/><text:list-level-style-number text:level="2"'
     ' style:num-format="a" style:num-prefix="(" style:num-suffix=")"/></text:list-style>'
@@ -83,6 +84,11 @@ def annotation(text: str, author: str = "Anna") -> str:
 
 
 TEXTS = {
+    "struck words": (p(f"It is {span('K', '100')} euro"), "It is ~~100~~ euro"),
+    "the title of the document": (
+        p("<text:title>Annual report</text:title>, page <text:page-number>3</text:page-number>"),
+        "Annual report, page 3",
+    ),
     "a raised digit": (p(f"10{span('S', '6')} units"), "10^6 units"),
     "hidden text": (p(f"Pay. {span('H', 'Less.')}"), "Pay. (hidden: Less.)"),
     "a hidden section": (
@@ -231,6 +237,7 @@ def test_what_impress_shows() -> None:
         + frame.format("title", p("Plan"))
         + frame.format("outline", items(p("One"), style="B"))
         + '<draw:frame><draw:object xlink:href="./Object 1"/></draw:frame>'
+        + f'<draw:rect draw:display="none">{p("Old plan")}</draw:rect>'
         + "<presentation:notes><draw:page-thumbnail/>"
         + frame.format("notes", p("Say hello"))
         + '<draw:frame presentation:class="page-number"><draw:text-box>'
@@ -242,7 +249,7 @@ def test_what_impress_shows() -> None:
     assert found.mark == "[Slide 1 (hidden)]"
     assert found.text == (
         "# Plan\n\n- One\n\nSales\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
-        "Speaker notes:\nSay hello"
+        "(hidden: Old plan)\n\nSpeaker notes:\nSay hello"
     )
 
 

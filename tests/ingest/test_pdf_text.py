@@ -94,6 +94,11 @@ SMALL, LARGE = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts"
             "It rose.[^1] Then it fell.\n[^1]: In May.",
         ),
         (
+            f"(At 450) Tj {SMALL} (1) Tj {LARGE} ( for 20 m) Tj {SMALL} (1) Tj {LARGE} ( or 10) Tj"
+            f" {SMALL} (1) Tj {LARGE} ( days.) Tj /F1 8 Tf 0 -200 Td (1 Before tax.) Tj",
+            "At 450[^1] for 20 m^1 or 10^1 days.\n[^1]: Before tax.",
+        ),
+        (
             f"(Ada) Tj {SMALL} (1,2) Tj {LARGE} ( and Bea) Tj /F1 5 Tf 0 -99 Td 3 Ts (1) Tj"
             " /F1 8 Tf 0 Ts (Here) Tj /F1 5 Tf 0 -20 Td 3 Ts (2) Tj /F1 8 Tf 0 Ts (There) Tj",
             "Ada[^1][^2] and Bea\n[^1]: Here\n[^2]: There",
@@ -491,7 +496,7 @@ def test_files_that_are_attached_to_a_page() -> None:
     assert page.said == (
         (
             "has 1 attachment on page 1 that cannot be read (terms.txt)",
-            "save them, and add them by name",
+            "save what you need, and add that by name",
         ),
     )
 

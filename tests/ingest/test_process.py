@@ -82,6 +82,7 @@ def test_it_gets_few_variables(
         worker,
         "import json, os, sys\n"
         "print('[0, 1, []]'); print(json.dumps(['', ' '.join(os.environ), '']))\n"
+        "assert json.loads(sys.argv[4])['parent'] == os.getppid()\n"
         "os.pwrite(int(sys.argv[2]), b'1 1 ', 0)",
     )
     for name in ("HF_TOKEN", "PYTHONPATH", "HOME", "LANG"):

@@ -139,7 +139,8 @@ ITEMS = {
         "(3) a\n  3.a. b\n  3.b. c\n(4) d\n- e\n\nf"
     ),
     LISTS + r"\pard\ls1 a\par\pard\ls3 b\par c\par\pard\ls1 d": "(3) a\n(9) b\n(10) c\n(11) d",
-    LISTS + r"\ls1\par a": "(3) a",
+    LISTS + r"\ls1\par a": "(3)\n(4) a",
+    r"The fee is \strike 100\strike0  80": "The fee is ~~100~~ 80",
     LISTS.replace(
         r"\listoverridestartat", r"\listoverrideformat{\listlevel\levelnfc1{\leveltext\'02\'00.;}}"
     )

@@ -96,6 +96,10 @@ CHECKED = '<w14:checked w14:val="1"/>'
 DELETED = "<w:rPr><w:del/></w:rPr>"
 
 TEXTS = {
+    "struck words": (
+        p("It is ", r("100", "<w:strike/>"), r(" euro", '<w:dstrike w:val="0"/>')),
+        "It is ~~100~~ euro",
+    ),
     "a raised digit": (p("10", r("6", RAISED), " units"), "10^6 units"),
     "raised text of two runs": (p("2", r("n", RAISED), r("+1", RAISED)), "2^(n+1)"),
     "the end of an ordinal": (p("the 1", r("st", RAISED), " of May"), "the 1st of May"),
@@ -516,12 +520,12 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "word/_rels/document.xml.rels": relations,
         "word/charts/chart1.xml": chart,
         "word/part.html": "<html><h2>Annex</h2><p>Imported.</p></html>",
-        "word/header1.xml": f"<w:hdr {WORD}>{p('Contract K-4711')}</w:hdr>",
+        "word/header1.xml": f"<w:hdr {WORD}>{p('NDA v2 of 1 May')}</w:hdr>",
         "word/footer1.xml": f"<w:ftr {WORD}>{page}</w:ftr>",
     }
     result = intake(written(tmp_path / "a.docx", zipped(members)))
     assert result.documents[0].text == (
-        "[Header: Contract K-4711]\n\nSee the terms (https://example.org/terms).\n\n"
+        "[Header: NDA v2 of 1 May]\n\nSee the terms (https://example.org/terms).\n\n"
         "|  | Rent |\n| --- | --- |\n| Q1 |  |\n| Q2 | 900 |\n\n## Annex\n\nImported.\n"
     )
 
@@ -542,7 +546,7 @@ def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
     body = p("It is ", f"<w:ins>{r('80')}</w:ins>", ".") + "<w:hologram><w:t>x</w:t></w:hologram>"
     result = intake(written(tmp_path / "a.docx", docx(body)))
     assert [each.sentence for each in result.skipped] == [
-        "a.docx has 1 tracked change, read as accepted: reject them first if you want the old"
+        "a.docx has 1 tracked change, read as accepted: reject changes first if you want the old"
         " text.",
         "a.docx has 1 element that specchat does not know (hologram): save it as PDF, and add"
         " that.",

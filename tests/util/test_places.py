@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from app.util.places import MAX_HEADING, gaps, headings, place_of
 from tests.tables import table
 
@@ -138,6 +140,15 @@ CODE = {
 @table("text", CODE)
 def test_headings_of_code_are_none(text: str) -> None:
     assert [each.title for each in headings(text)] == CODE[text]
+
+
+def test_a_line_like_a_heading_takes_linear_time() -> None:
+    line = f"# a{' ' * 400_000}b"
+    start = time.process_time()
+    (heading,) = headings(line)
+    assert time.process_time() - start < 1
+    assert (heading.title[0], heading.title[-1]) == ("a", "b")
+    assert [each.title for each in headings("# a ##\n# C#\n# b #  ")] == ["a", "C#", "b"]
 
 
 def test_comments_of_source_code_are_no_headings() -> None:
