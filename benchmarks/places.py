@@ -1,10 +1,11 @@
 """Compares where sentences of PDF files are cited with what PDFium alone says.
 
-    python -m benchmarks.places FOLDER [--sentences 60] [--seed 1]
+    python -m benchmarks.places FOLDER [--sentences 60] [--seed 1] [--titles]
 
 Sentences are lines of words on random pages of random files with bookmarks. Right is the number of
 the page, and the title of the last bookmark above the line: in its column, if bookmarks lead to two
-columns. Titles count as equal if their letters are, without the number of the section.
+columns. Titles count as equal if their letters are, without the number of the section. `--titles`
+counts the bookmarks of all files whose titles are headings on their page or on the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import random
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ import pypdfium2
 from pypdfium2 import raw
 
 from app.ingest.reader import read
-from app.util.places import place_of
+from app.ingest.records import IngestError
+from app.util.places import headings, place_of
 
 TRIES = 30
 """Pages of a file that are tried until one has a sentence."""
@@ -87,14 +89,37 @@ def places(path: Path, text: str) -> Iterator[tuple[int | None, str]]:
             yield page, place.headings[-1].rstrip("…") if place.headings else ""
 
 
+def count_titles(paths: Sequence[Path]) -> None:
+    found = total = 0
+    for path in paths:
+        try:
+            titles = positions(pypdfium2.PdfDocument(path))
+            (document,) = read([str(path)]).documents
+        except (pypdfium2.PdfiumError, IngestError):
+            continue
+        shown: dict[int, list[str]] = {}
+        for each in headings(document.text, document.name):
+            page = place_of(document.text, each.start, name=document.name).page or 0
+            shown.setdefault(page - 1, []).append(bare(each.title))
+        for (page, _, _), title in titles:
+            wanted = bare(title)
+            near = shown.get(page, []) + shown.get(page + 1, [])
+            total, found = total + 1, found + any(wanted in each for each in near)
+    print(f"{found:,} of {total:,} titles of bookmarks are headings ({found / total:.1%}).")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare places of sentences with PDFium's.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sentences", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--titles", action="store_true", help="count titles that are headings")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     paths = sorted(options.folder.rglob("*.pdf"))
+    if options.titles:
+        count_titles(paths)
+        return
     rng.shuffle(paths)
     asked = right = 0
     for path in paths:
