@@ -8,6 +8,7 @@ characters were all read are compared, so no citation can point to anything else
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -117,8 +118,11 @@ class _AnswerWords:
     def __init__(self, answer: str) -> None:
         fenced = [match.span() for match in _FENCED.finditer(answer)]
 
+        ends = [end for _, end in fenced]
+
         def is_prose(start: int, end: int) -> bool:
-            return not any(first < end and start < last for first, last in fenced)
+            after = bisect_right(ends, start)
+            return after == len(fenced) or end <= fenced[after][0]
 
         self.spans = [match.span() for match in WORD.finditer(answer) if is_prose(*match.span())]
         self.words = [answer[start:end].casefold() for start, end in self.spans]
