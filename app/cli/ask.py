@@ -131,9 +131,12 @@ def _report_lines(result: ReadResult) -> list[str]:
     lines = [f"Read {result.summary}."] if result.tree is not None else []
     # Files that users expect to be skipped come last.
     skipped = sorted(result.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    lines += [f"Skipped: {each.sentence}" for each in skipped[:MAX_LISTED]]
+    lines += [
+        each.sentence if each.is_part else f"Skipped: {each.sentence}"
+        for each in skipped[:MAX_LISTED]
+    ]
     if len(skipped) > MAX_LISTED:
-        lines.append(f"Skipped: {len(skipped) - MAX_LISTED:,} more.")
+        lines.append(f"{len(skipped) - MAX_LISTED:,} more were skipped or not read completely.")
     doubtful = [each.sentence for each in result.files if each.doubtful]
     lines += doubtful[:MAX_LISTED]
     if len(doubtful) > MAX_LISTED:

@@ -306,6 +306,9 @@ def _match(wanted: str, names: Sequence[str]) -> int | None:
         return None
     starting = [n for n, each in enumerate(keys) if each.startswith(key)]
     starting = starting or [n for n, each in enumerate(bare) if each.startswith(key)]
+    # `Clause 1` is `Clause 1: Fees`, not `Clause 10`.
+    whole = [n for n in starting if not keys[n].partition(key)[2][:1].isalnum()]
+    starting = whole or starting
     return starting[0] if len(starting) == 1 else None
 
 

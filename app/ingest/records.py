@@ -112,6 +112,14 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
 
 RECOGNISABLE = frozenset({SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SCAN})
 """Reasons for which text recognition may help."""
+_OF_PARTS = frozenset(
+    {
+        *(SkipReason.CUT, SkipReason.PARTLY, SkipReason.ATTACHED, SkipReason.BAD_PAGES),
+        *(SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SLIDES_WITHOUT_TEXT, SkipReason.BLANK_PAGES),
+        SkipReason.RULES,
+    }
+)
+"""Reasons that concern parts of a file that is read otherwise."""
 
 
 class Rejected(Exception):
@@ -168,6 +176,11 @@ class Skipped:
     def rest(self) -> bool:
         """Whether everything after this entry was skipped, too."""
         return bool(self.limit)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the rest of the file was read."""
+        return self.reason in _OF_PARTS
 
     @property
     def sentence(self) -> str:
@@ -246,17 +259,21 @@ class ReadResult:
 
     @property
     def skipped_summary(self) -> str:
-        """`12: 9 ignored, 3 binary`, or empty."""
-        counts = Counter[SkipReason]()
+        """`12: 9 ignored, 3 binary, and 2 pages without text`, or empty."""
+        files, of_parts = Counter[SkipReason](), Counter[SkipReason]()
         for each in self.skipped:
-            counts[each.reason] += 0 if each.rest else max(1, each.pages)
-        counts = +counts
-        reasons = ", ".join(
-            f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in counts.most_common()
-        )
-        parts = [f"{counts.total():,}: {reasons}"] if counts else []
+            if each.is_part:
+                of_parts[each.reason] += max(1, each.pages)
+            elif not each.rest:
+                files[each.reason] += 1
+        parts = [f"{files.total():,}: {_counted(files)}"] if files else []
+        parts += [_counted(of_parts)] if of_parts else []
         parts += [f"the rest (limit {each.limit})" for each in self.skipped if each.rest]
         return ", and ".join(parts)
+
+
+def _counted(reasons: Counter[SkipReason]) -> str:
+    return ", ".join(f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in reasons.most_common())
 
 
 @dataclass(frozen=True, slots=True)

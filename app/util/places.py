@@ -54,7 +54,10 @@ class Place:
 
     @property
     def short(self) -> str:
-        """`page 12, Termination`: the part or the line, and the nearest heading."""
+        """`page 12, Termination`: the part or the line, and the nearest heading; of sheets, the
+        row."""
+        if self.unit == "row":
+            return self.text
         return ", ".join((self.part or f"line {self.line:,}", *self.headings[-1:]))
 
 

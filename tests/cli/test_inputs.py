@@ -101,7 +101,7 @@ def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str
         (docs / f"empty {number}").touch()
     lines = told(docs, capsys)
     assert len(lines) == 1 + ask.MAX_LISTED + 1
-    assert lines[-1] == "Skipped: 23 more."
+    assert lines[-1] == "23 more were skipped or not read completely."
     assert ".env" in lines[1], "what matters comes first"
 
 

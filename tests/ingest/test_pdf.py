@@ -191,7 +191,7 @@ def test_pages_without_text_are_counted(tmp_path: Path) -> None:
             f"{name} has 8 of 11 pages (2-4, 6, 8-11) without text:"
             " run text recognition (OCR) on it first."
         ]
-        assert result.skipped_summary == "8: 8 pages without text"
+        assert result.skipped_summary == "8 pages without text"
     assert "scan.pdf (skipped: pages without text)" in inside.documents[0].text
 
 

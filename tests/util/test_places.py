@@ -164,3 +164,4 @@ def test_a_page_is_a_number_and_a_long_heading_is_cut() -> None:
     assert place_of(text, len(text) - 1).headings == ("x" * MAX_HEADING + "…",)
     assert place_of(PAGES, len(PAGES)).short == "page 12"
     assert place_of(MARKDOWN, MARKDOWN.index("one")).short == "line 4, Term"
+    assert place_of(SHEETS, SHEETS.index("b")).short == "sheet Prices 2024, row 1"
