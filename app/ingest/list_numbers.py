@@ -187,13 +187,15 @@ class Counters:
         when it is first used."""
         self._instances[id] = shared, levels, starts
 
-    def level_of(self, id: str, style: str) -> int:
-        """The level of a list that paragraphs of a style have."""
+    def level_of(self, id: str, *styles: str) -> int | None:
+        """The level of a list that names the first of these styles that any level names."""
         if id not in self._instances:
-            return 0
+            return None
         shared, own, _ = self._instances[id]
-        levels = shared.levels | own
-        return next((number for number, each in levels.items() if each.style == style), 0)
+        levels = (shared.levels | own).items()
+        return next(
+            (n for style in styles for n, each in levels if style == each.style != ""), None
+        )
 
     def next(self, id: str, level: int) -> str | None:
         """The mark of the next item: its number as it is shown, or `-`; empty if it has none. None:

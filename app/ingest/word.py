@@ -67,6 +67,10 @@ class _Style:
     outline: int | None = None
     """The level of headings, from 0."""
     list: str | None = None
+    level: int = 0
+    """The level in its list, unless a level of the list names `list_style`."""
+    list_style: str = ""
+    """The style that says the list."""
     raised: bool = False
     struck: bool = False
     hidden: bool = False
@@ -298,7 +302,8 @@ class _Reader:
                 self._section(each)
         list_id = list_id or style.list or ""
         if list_id and level < 0:
-            level = self._counters.level_of(list_id, id)
+            named = self._counters.level_of(list_id, id, style.list_style)
+            level = style.level if named is None else named
         self._writer.begin()
         outer, self._style = self._line, style
         self._line, self._joined = self._joined or Line(), None
@@ -661,8 +666,13 @@ def _style(element: Element, base: _Style | None) -> _Style:
     paragraph, characters = child(element, "pPr"), child(element, "rPr")
     if outline := value_of(paragraph, "outlineLvl"):
         found = replace(found, outline=integer(outline, _BODY_LEVEL))
-    if list := value_of(paragraph, "numPr", "numId"):
-        found = replace(found, list=list)
+    if (numbers := child(paragraph, "numPr")) is not None:
+        found = replace(
+            found,
+            list=value_of(numbers, "numId") or found.list,
+            level=integer(value_of(numbers, "ilvl"), found.level),
+            list_style=attribute(element, "styleId"),
+        )
     if align := value_of(characters, "vertAlign"):
         found = replace(found, raised=align == "superscript")
     for strike in filter(None.__ne__, (child(characters, each) for each in _STRIKES)):

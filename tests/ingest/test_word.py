@@ -432,6 +432,9 @@ STYLES = f"""<w:styles {WORD}>
 <w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>
 <w:style w:type="paragraph" w:styleId="Clause"><w:name w:val="Klausel"/><w:basedOn w:val="H1"/>
 </w:style>
+<w:style w:type="paragraph" w:styleId="H2"><w:name w:val="heading 2"/><w:basedOn w:val="N"/>
+<w:pPr><w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr></w:pPr></w:style>
+<w:style w:type="paragraph" w:styleId="Part"><w:name w:val="Part"/><w:basedOn w:val="H2"/></w:style>
 <w:style w:type="paragraph" w:styleId="Code"><w:name w:val="Source Code"/></w:style>
 <w:style w:type="paragraph" w:styleId="T"><w:name w:val="Title"/></w:style>
 <w:style w:type="character" w:styleId="Gone"><w:name w:val="g"/><w:rPr><w:vanish/></w:rPr></w:style>
@@ -444,13 +447,16 @@ def test_styles_say_what_is_a_heading_code_or_hidden() -> None:
         p("Lease", style="T")
         + p("Scope", style="H1")
         + p("Fees", style="Clause")
+        + p("Amount", style="H2")
+        + p("Due date", style="Part")
         + p("# run it", style="Code")
         + p("  twice", style="Code")
         + p("A", r("B", '<w:rStyle w:val="Gone"/>'), style="Loop")
     )
-    numbers = numbering(level("Article %1", more='<w:pStyle w:val="H1"/>'))
+    numbers = numbering(level("Article %1", more='<w:pStyle w:val="H1"/>'), level("%1.%2"))
     assert read(body, styles=STYLES, numbering=numbers).text == (
         "# Lease\n\n# Article 1 Scope\n\n# Article 2 Fees\n\n"
+        "## 2.1 Amount\n\n## 2.2 Due date\n\n"
         "```\n# run it\n  twice\n```\n\nA(hidden: B)"
     )
 
