@@ -36,6 +36,7 @@ _TEXTLESS = frozenset(_EMPTY.split())
 """Elements without text of the document, or whose text is read elsewhere."""
 _BREAKS = {"tab": "\t", "line-break": "\n"}
 _SHAPES = ("custom-shape", "rect", "ellipse", "g", "line", "connector", "polygon")
+_DRAWN = ("frame", *_SHAPES)
 _PARTS = {"spreadsheet": "table", "presentation": "page", "drawing": "page"}
 _ENTRIES = ("text", "textarea", "formatted-text", "number", "date", "time", "combobox")
 """Fields of forms in which something is typed."""
@@ -537,7 +538,8 @@ class _Reader:
                     continue
                 self._place = f"{column_name(len(cells))}{number + 1}"
                 repeated = max(1, integer(attribute(cell, "number-columns-repeated"), 1))
-                shown = self._apart(cell)
+                shown = self._apart(each for each in cell if name_of(each) not in _DRAWN)
+                self.blocks(each for each in cell if name_of(each) in _DRAWN)
                 if attribute(cell, "value-type") == "date":
                     shown = ""  # it may be short and ambiguous
                 text = shown or _value(cell)

@@ -367,6 +367,9 @@ def test_a_list_style_and_a_formula_of_other_programs() -> None:
 
 
 def test_shapes_over_a_sheet() -> None:
-    shapes = f"<table:shapes><draw:custom-shape>{p('Draft')}</draw:custom-shape></table:shapes>"
-    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A")))}</table:table>'
-    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nDraft"
+    def box(text: str) -> str:
+        return f"<draw:custom-shape>{p(text)}</draw:custom-shape>"
+
+    shapes = f"<table:shapes>{box('Draft')}</table:shapes>"
+    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A") + box("B2")))}</table:table>'
+    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nB2\n\nDraft"
