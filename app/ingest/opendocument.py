@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from app.ingest import markdown
+from app.ingest.charts import chart_titles
 from app.ingest.elements import attribute, child, every, inside, integer, line_of, name_of
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, Level, ListCounter
@@ -503,7 +504,7 @@ class _Reader:
 
     def _chart(self, root: Element) -> str:
         table = next(every(root, "table"), None)
-        lines = [line_of(_text_of(next(every(root, "title"), None)))]
+        lines = chart_titles(root, _text_of)
         if table is not None:
             lines.append(markdown.table([row for row in self._grid(table) if any(row)]))
         return "\n\n".join(filter(None, lines))

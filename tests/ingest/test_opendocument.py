@@ -229,7 +229,8 @@ def test_what_impress_shows() -> None:
     frame = '<draw:frame presentation:class="{}"><draw:text-box>{}</draw:text-box></draw:frame>'
     chart = (
         f"<office:document-content {OPEN_DOCUMENT}><office:chart><chart><title>{p('Sales')}</title>"
-        f"<table:table>{tr(cell(''), cell(p('Q1')))}{tr(cell(p('Rent')), NINE)}"
+        f"<axis><title>{p('EUR')}</title></axis><table:table>"
+        f"{tr(cell(''), cell(p('Q1')))}{tr(cell(p('Rent')), NINE)}"
         "</table:table></chart></office:chart></office:document-content>"
     )
     page = (
@@ -248,7 +249,7 @@ def test_what_impress_shows() -> None:
     found = read("presentation", page, STYLES + hidden, Object_1=chart)
     assert found.mark == "[Slide 1 (hidden)]"
     assert found.text == (
-        "# Plan\n\n- One\n\nSales\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
+        "# Plan\n\n- One\n\nSales\n\nEUR\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
         "(hidden: Old plan)\n\nSpeaker notes:\nSay hello"
     )
 

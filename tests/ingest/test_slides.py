@@ -184,7 +184,20 @@ NEWER = (
     '<cx:lvl formatCode="0%"><cx:pt idx="0">0.5</cx:pt><cx:pt idx="1">-1</cx:pt></cx:lvl>'
     "</cx:numDim></cx:data></cx:chartData></cx:chartSpace>"
 )
+TITLE = "<c:title><c:tx><c:f>A!B1</c:f><a:p><a:r><a:t>{}</a:t></a:r></a:p></c:tx></c:title>"
+AXES = "".join(
+    f"<c:{kind}>{TITLE.format(text)}</c:{kind}>"
+    for kind, text in (("catAx", "Quarter"), ("valAx", "EUR million"))
+)
 CHARTS = {
+    "titles of axes only": (
+        chart(points("Q1"), points("10")).replace("</c:chartSpace>", f"{AXES}</c:chartSpace>"),
+        "Quarter; EUR million\n\n|  | Sales |\n| --- | --- |\n| Q1 | 10 |",
+    ),
+    "titles of a chart and its axes": (
+        f"<c:chartSpace {DRAWING}><c:chart>{AXES}{TITLE.format('Sales')}</c:chart></c:chartSpace>",
+        "Sales\n\nQuarter; EUR million",
+    ),
     "an empty value": (
         chart(points("Q1", "Q2", "Q3"), points("10", None, "30")),
         "|  | Sales |\n| --- | --- |\n| Q1 | 10 |\n| Q2 |  |\n| Q3 | 30 |",
