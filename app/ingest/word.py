@@ -120,7 +120,10 @@ class _Reader:
             for kind in ("footnotes", "endnotes", "comments")
         }
         self._counts: Counter[str] = Counter()
+        self._settings = self._part("settings")
         self._margins = markdown.Margins()
+        self._headers: dict[tuple[str, str], str] = {}
+        """Members of headers and footers that are not read yet, by kinds and pages."""
         self._in_margin = False
         self._unknown: Counter[str] = Counter()
         self._changes = 0
@@ -331,11 +334,22 @@ class _Reader:
         self._write_after()
 
     def _section(self, properties: Element) -> None:
-        """Read the headers and footers of a section."""
+        """Read the headers and footers that a section shows. It takes those that it does not name
+        from the section before."""
+        if self._in_margin:
+            return
         for each in properties:
             kind = name_of(each).removesuffix("Reference")
-            name = self._linked(attribute(each, "id")) if kind in self._margins else ""
-            if name and not self._in_margin:
+            if kind in self._margins:
+                of = kind, attribute(each, "type", "default")
+                self._headers[of] = self._linked(attribute(each, "id"))
+        unused = {
+            "first": not is_on(child(properties, "titlePg")),
+            "even": not is_on(child(self._settings, "evenAndOddHeaders")),
+        }
+        for kind, pages in [*self._headers]:
+            name = "" if unused.get(pages) else self._headers.pop((kind, pages))
+            if name:
                 relations, self._relations = self._relations, self._archive.relations(name)
                 self._in_margin = True
                 text = self._apart(self._archive.xml(name))

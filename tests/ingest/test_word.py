@@ -508,13 +508,15 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         + p('<w:r><w:drawing><c:chart r:id="c1"/></w:drawing></w:r>')
         + '<w:altChunk r:id="a1"/>'
         + '<w:sectPr><w:headerReference w:type="default" r:id="h1"/><w:headerReference'
-        ' w:type="first" r:id="h1"/><w:footerReference w:type="default" r:id="f1"/></w:sectPr>'
+        ' w:type="first" r:id="h2"/><w:headerReference w:type="even" r:id="h2"/><w:footerReference'
+        ' w:type="default" r:id="f1"/></w:sectPr>'
     )
     page = p("Page ", long_field("PAGE", "3"), " of ", long_field("NUMPAGES", "9"))
     relations = links(
         c1="chart charts/chart1.xml",
         a1="aFChunk part.html",
         h1="header header1.xml",
+        h2="header header2.xml",
         f1="footer footer1.xml",
     ).replace(
         "</Relationships>",
@@ -527,6 +529,7 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "word/charts/chart1.xml": chart,
         "word/part.html": "<html><h2>Annex</h2><p>Imported.</p></html>",
         "word/header1.xml": f"<w:hdr {WORD}>{p('NDA v2 of 1 May')}</w:hdr>",
+        "word/header2.xml": f"<w:hdr {WORD}>{p('Draft')}</w:hdr>",
         "word/footer1.xml": f"<w:ftr {WORD}>{page}</w:ftr>",
     }
     result = intake(written(tmp_path / "a.docx", zipped(members)))
@@ -534,6 +537,15 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "[Header: NDA v2 of 1 May]\n\nSee the terms (https://example.org/terms).\n\n"
         "|  | Rent |\n| --- | --- |\n| Q1 |  |\n| Q2 | 900 |\n\n## Annex\n\nImported.\n"
     )
+    for name, source in (
+        (
+            "document",
+            members["word/document.xml"].replace("</w:sectPr>", "<w:titlePg/></w:sectPr>"),
+        ),
+        ("settings", f"<w:settings {WORD}><w:evenAndOddHeaders/></w:settings>"),
+    ):
+        other = WordDocument(Archive(zipped({**members, f"word/{name}.xml": source})))
+        assert "\n\n[Header: Draft]\n\n" in other.read(0).text
 
 
 def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
