@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
 from xml.etree.ElementTree import Element
 
 from app.ingest.elements import attribute, child, integer, is_on, name_of, value_of
@@ -27,6 +28,9 @@ _ORDINALS = (
     "Eleventh", "Twelfth", "Thirteenth", "Fourteenth", "Fifteenth", "Sixteenth", "Seventeenth",
     "Eighteenth", "Nineteenth", "Twentieth",
 )  # fmt: skip
+_REPEATED = {
+    "lowerLetter": ascii_lowercase, "upperLetter": ascii_uppercase, "chicago": "*†‡§",
+}  # fmt: skip
 _HAN = "〇一二三四五六七八九"
 _ALPHABETS = {
     "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
@@ -50,9 +54,9 @@ def formatted(number: int, kind: str) -> str:
     digits."""
     if number < 1:
         return "" if kind == "none" else str(number)
-    if kind in ("lowerLetter", "upperLetter"):
-        letters = chr(97 + (number - 1) % 26) * min(1 + (number - 1) // 26, 30)
-        return letters.upper() if kind == "upperLetter" else letters
+    if signs := _REPEATED.get(kind):
+        times, at = divmod(number - 1, len(signs))
+        return signs[at] * min(times + 1, 30)
     if kind in ("lowerRoman", "upperRoman") and number < 4000:
         roman = ""
         for value, letters in _ROMAN.items():

@@ -497,6 +497,30 @@ def test_notes_have_their_own_marks_and_follow_their_section() -> None:
     )
 
 
+def test_sections_say_how_their_notes_are_numbered() -> None:
+    def section(more: str) -> str:
+        return f"<w:sectPr><w:footnotePr>{more}</w:footnotePr></w:sectPr>"
+
+    def noted(text: str, kind: str, id: int, more: str = "") -> str:
+        mark = f'<w:r><w:{kind}Reference w:id="{id}"/></w:r>'
+        return p(text, mark, properties=more)
+
+    letters, again = '<w:numFmt w:val="lowerLetter"/>', '<w:numRestart w:val="eachSect"/>'
+    body = noted("A", "footnote", 1) + noted("B", "footnote", 2, section(letters))
+    body += noted("C", "footnote", 3) + noted("D", "endnote", 1) + section(letters + again)
+    found = read(
+        body,
+        footnotes=notes("footnote", n1="First.", n2="Second.", n3="Third."),
+        endnotes=notes("endnote", n1="End."),
+        settings=f'<w:settings {WORD}><w:endnotePr><w:numFmt w:val="decimal"/><w:numStart'
+        ' w:val="4"/></w:endnotePr></w:settings>',
+    )
+    assert found.text == (
+        "A[^a]\n\nB[^b]\n\n[^a]: First.\n[^b]: Second.\n\nC[^a]\n\nD[^4]\n\n"
+        "[^a]: Third.\n[^4]: End."
+    )
+
+
 def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
     chart = (
         f"<c:chartSpace {DRAWING}><c:chart><c:plotArea><c:ser><c:tx><c:v>Rent</c:v></c:tx><c:cat>"
@@ -573,6 +597,7 @@ def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
 
 NUMBERS = [
     (28, "lowerLetter", "bb"),
+    (6, "chicago", "††"),
     (1999, "lowerRoman", "mcmxcix"),
     (2, "ordinal", "2nd"),
     (12, "ordinal", "12th"),
