@@ -9,6 +9,7 @@ from string import ascii_lowercase, ascii_uppercase
 from xml.etree.ElementTree import Element
 
 from app.ingest.elements import attribute, child, integer, is_on, name_of, value_of
+from app.ingest.symbols import symbol
 
 LEVELS = 9
 TICKED = tuple("☐☑☒✓✔✗✘")
@@ -228,6 +229,10 @@ def _levels(element: Element) -> dict[int, Level]:
             is_legal=is_on(child(each, "isLgl")),
             style=value_of(each, "pStyle"),
         )
+        if level.format == "bullet" and len(level.pattern) == 1:
+            fonts = child(each, "rPr", "rFonts")
+            font = "" if fonts is None else attribute(fonts, "ascii")
+            level = replace(level, pattern=symbol(font, ord(level.pattern)))
         if (restart := child(each, "lvlRestart")) is not None:
             level = replace(level, restart=integer(attribute(restart, "val"), 0))
         found[number] = level

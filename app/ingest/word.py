@@ -27,7 +27,7 @@ from app.ingest.elements import (
     name_of,
     value_of,
 )
-from app.ingest.fields import PAGE_FIELDS, field_kind, field_text
+from app.ingest.fields import NUMBER_FIELDS, PAGE_FIELDS, field_kind, field_text
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import Counters, formatted
 from app.ingest.markdown import Line, Writer, ruby
@@ -578,10 +578,13 @@ class _Reader:
     def _end_field(self) -> None:
         """Write what the program shows of a field without a result, and the address of a link."""
         ended = self._fields.pop()
+        shown, kind = "".join(ended.shown), field_kind(ended.code)
+        if kind in NUMBER_FIELDS and self._shown and not shown:
+            self._unknown[kind] += 1
         if ended.form is not None:
             self._add(_form_choice(ended.form))
         else:
-            self._add(field_text(ended.code, "".join(ended.shown)))
+            self._add(field_text(ended.code, shown))
 
     # -------------------------------------------------------------------------------- notes
 

@@ -365,6 +365,7 @@ def item(text: str, at: int = 0, id: int = 1) -> str:
     return p(text, properties=numbers)
 
 
+WINGDINGS = '<w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr>'
 LISTS = {
     "nothing behind the number": (
         item("总则"),
@@ -415,6 +416,15 @@ LISTS = {
         item("a") + item("more", 1) + item("b"),
         numbering(level("%1."), level(" ", "bullet")),
         "1. a\n    more\n2. b",
+    ),
+    "bullets that are ticks": (
+        item("a") + item("b", 1) + item("c", 2),
+        numbering(
+            level("\uf0fc", "bullet", more=WINGDINGS),
+            level("û", "bullet", more=WINGDINGS),
+            level("\uf0a7", "bullet", more=WINGDINGS),
+        ),
+        "- ✓ a\n  - ✗ b\n    - c",
     ),
     "a list without such numbers": (item("a", id=9), numbering(level("%1.")), "a"),
 }
@@ -578,10 +588,10 @@ def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
     assert read(body, footnotes=notes("footnote", n2="First.")).text == "yes"
 
 
-def test_a_field_without_an_end_is_said() -> None:
-    found = read(p("a", mark("begin")) + p("gone"))
+def test_fields_without_an_end_or_a_stored_number_are_said() -> None:
+    found = read(p("a", long_field("LISTNUM X")) + p(mark("begin")) + p("gone"))
     assert found.text == "a"
-    assert "does not know (field without an end)" in found.said[0][0]
+    assert "does not know (LISTNUM, field without an end)" in found.said[0][0]
 
 
 def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
