@@ -81,7 +81,8 @@ class Shapes:
         return role != "" or bool(texts)
 
     def _paragraphs(self, paragraphs: Iterable[tuple[Element, str]], role: str) -> None:
-        numbers: dict[int, int] = {}
+        numbers: dict[int, tuple[str, int, int]] = {}
+        """What was counted last, by levels: its kind, where it began, and the number."""
         for paragraph, text in paragraphs:
             if not text.strip():
                 continue
@@ -90,14 +91,19 @@ class Shapes:
             marks = {name_of(each): each for each in inside(paragraph, "pPr")}
             mark = ""
             if (automatic := marks.get("buAutoNum")) is not None:
-                begin = integer(automatic.get("startAt", ""), 1)
-                numbers[level] = numbers[level] + 1 if level in numbers else begin
-                mark = _number(numbers[level], automatic.get("type", "arabicPeriod"))
+                kind = automatic.get("type", "arabicPeriod")
+                before = numbers.get(level, ("", 1, 0))
+                start = integer(automatic.get("startAt", ""), before[1] if kind == before[0] else 1)
+                goes_on = before[:2] == (kind, start)
+                number = before[2] + 1 if goes_on else start
+                numbers[level] = kind, start, number
+                mark = _number(number, kind)
             elif "buChar" in marks or (
                 role == "body" and "buNone" not in marks and not self._is_notes
             ):
                 mark = "-"
-            numbers = {at: number for at, number in numbers.items() if at <= level}
+            last = level if automatic is not None else level - 1
+            numbers = {at: counted for at, counted in numbers.items() if at <= last}
             if mark:
                 self._writer.item(level, mark, text)
             else:

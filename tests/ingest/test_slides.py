@@ -85,6 +85,18 @@ TEXTS = {
         sp(p("a", numbered("arabicPeriod", ' startAt="5"')), p("b", numbered("arabicPeriod"))),
         "5. a\n6. b",
     ),
+    "numbers that begin again": (
+        sp(
+            p("a", numbered("arabicPeriod")),
+            p("b", "<a:pPr lvl='1'><a:buChar/></a:pPr>"),
+            p("c", numbered("arabicPeriod")),
+            p("d", numbered("arabicPeriod", ' startAt="5"')),
+            p("e", numbered("alphaLcPeriod")),
+            p("f", "<a:pPr><a:buChar/></a:pPr>"),
+            p("g", numbered("alphaLcPeriod")),
+        ),
+        "1. a\n  - b\n2. c\n5. d\na. e\n- f\na. g",
+    ),
     "letters in brackets": (sp(p("a", numbered("alphaLcParenBoth"))), "(a) a"),
     "a hidden shape": (sp(p("Old plan"), more=' hidden="1"'), "(hidden: Old plan)"),
     "a formula": (
