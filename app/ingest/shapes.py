@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from app.ingest.elements import (
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import formatted
 from app.ingest.markdown import Line, Writer
+from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -43,6 +45,8 @@ class Shapes:
         """`name` is the member in which the shapes are."""
         self._archive, self._relations = archive, archive.relations(name)
         self._writer, self._is_notes = writer, is_notes
+        self.unknown: Counter[str] = Counter()
+        """Elements with text that is not read, by their names."""
 
     def read(self, shapes: Iterable[Element], hidden: bool = False) -> None:
         for shape in shapes:
@@ -124,6 +128,8 @@ class Shapes:
                 blocks += chart_lines(self._archive.xml(part))
             elif kind == "relIds" and (part := self._linked(attribute(each, "dm"))):
                 blocks += diagram_lines(self._archive.xml(part))
+            elif any(text.strip() for text in each.itertext()):
+                self.unknown[kind] += 1
         for block in blocks:
             self._writer.block(block)
         return bool(blocks)
@@ -168,6 +174,15 @@ class Shapes:
         id = "" if link is None else attribute(link, "id")
         _, target, external = self._relations.get(id, ("", "", False))
         return target if external else ""
+
+
+def unknown_said(unknown: Counter[str], place: str = "") -> Iterator[tuple[str, str]]:
+    """What a reader must know of elements that were not read, in a place such as `Slide 3`."""
+    if unknown:
+        total = formatting.plural(sum(unknown.values()), "element")
+        names = ", ".join(name for name, _ in unknown.most_common(5))
+        names = ": ".join(filter(None, (place, names)))
+        yield f"has {total} that specchat does not know ({names})", "save it as PDF, and add that"
 
 
 def _is_raised(properties: Element | None) -> bool:

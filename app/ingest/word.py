@@ -33,7 +33,6 @@ from app.ingest.list_numbers import Counters, formatted
 from app.ingest.markdown import Line, Writer, ruby
 from app.ingest.parts import Part, changes_said
 from app.ingest.symbols import symbol
-from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -188,12 +187,9 @@ class _Reader:
         if self._changes:
             yield changes_said(self._changes)
         if self._unknown:
-            total = formatting.plural(sum(self._unknown.values()), "element")
-            names = ", ".join(name for name, _ in self._unknown.most_common(5))
-            yield (
-                f"has {total} that specchat does not know ({names})",
-                "save it as PDF, and add that",
-            )
+            from app.ingest.shapes import unknown_said
+
+            yield from unknown_said(self._unknown)
 
     # ------------------------------------------------------------------- parts of the archive
 

@@ -148,6 +148,16 @@ def test_notes_and_comments_follow_the_slide() -> None:
     assert found.text == ("Price 5\n\nSpeaker notes:\nSay hello\n\n[Comment 1]: The price is old.")
 
 
+def test_elements_that_are_not_known_are_said() -> None:
+    found = read(graphic(f"<a:hologram>{p('x')}</a:hologram><a:oleObj/>"))
+    assert found.said == (
+        (
+            "has 1 element that specchat does not know (Slide 1: hologram)",
+            "save it as PDF, and add that",
+        ),
+    )
+
+
 def test_replies_follow_their_comments() -> None:
     reply = f"<n:reply>{body('Yes.')}</n:reply>"
     comments = (
