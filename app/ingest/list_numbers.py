@@ -86,6 +86,13 @@ def formatted(number: int, kind: str) -> str:
     return "" if kind == "none" else str(number)
 
 
+def bullet(sign: str, font: str = "") -> str:
+    """The mark of an item with a sign: `-`, and the sign if it is a tick or a cross."""
+    sign = sign.strip()
+    shown = symbol(font, ord(sign)) if len(sign) == 1 else sign
+    return f"- {shown}" if shown in TICKED else "-" if sign else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """How a level of a list is counted and shown."""
@@ -100,6 +107,8 @@ class Level:
     """Whether all numbers in it are shown in digits."""
     style: str = ""
     """The style of paragraphs that has this level."""
+    font: str = ""
+    """The font of a bullet."""
 
 
 class ListCounter:
@@ -128,8 +137,7 @@ class ListCounter:
                 del counts[deeper]
         shown = levels.get(level, Level(pattern=f"%{level + 1}."))
         if shown.format == "bullet":
-            sign = shown.pattern.strip()
-            return f"- {sign}" if sign in TICKED else "-" if sign else ""
+            return bullet(shown.pattern, shown.font)
 
         def number(match: re.Match[str]) -> str:
             at = int(match[1]) - 1
@@ -221,18 +229,15 @@ def _levels(element: Element) -> dict[int, Level]:
     found = {}
     for each in element.findall("{*}lvl"):
         number = integer(attribute(each, "ilvl"), 0)
-        pattern = child(each, "lvlText")
+        pattern, fonts = child(each, "lvlText"), child(each, "rPr", "rFonts")
         level = Level(
             integer(value_of(each, "start"), 1 if child(each, "start") is None else 0),
             value_of(each, "numFmt") or "decimal",
             f"%{number + 1}." if pattern is None else attribute(pattern, "val"),
             is_legal=is_on(child(each, "isLgl")),
             style=value_of(each, "pStyle"),
+            font="" if fonts is None else attribute(fonts, "ascii"),
         )
-        if level.format == "bullet" and len(level.pattern) == 1:
-            fonts = child(each, "rPr", "rFonts")
-            font = "" if fonts is None else attribute(fonts, "ascii")
-            level = replace(level, pattern=symbol(font, ord(level.pattern)))
         if (restart := child(each, "lvlRestart")) is not None:
             level = replace(level, restart=integer(attribute(restart, "val"), 0))
         found[number] = level

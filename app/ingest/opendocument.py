@@ -172,7 +172,10 @@ def _levels(element: Element) -> dict[int, Level]:
             continue
         number = attribute(each, "num-format")
         if name_of(each) in ("list-level-style-bullet", "list-level-style-image"):
-            found[level] = Level(format="bullet", pattern=attribute(each, "bullet-char", "-"))
+            text = child(each, "text-properties")
+            font = "" if text is None else attribute(text, "font-name")
+            sign = attribute(each, "bullet-char", "-")
+            found[level] = Level(format="bullet", pattern=sign, font=font)
             continue
         shown = min(max(integer(attribute(each, "display-levels"), 1), 1), level + 1)
         places = ".".join(f"%{n + 1}" for n in range(level - shown + 1, level + 1))

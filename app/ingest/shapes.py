@@ -22,7 +22,7 @@ from app.ingest.elements import (
     name_of,
 )
 from app.ingest.formulas import linear
-from app.ingest.list_numbers import formatted
+from app.ingest.list_numbers import bullet, formatted
 from app.ingest.markdown import Line, Writer
 from app.util import formatting
 
@@ -102,9 +102,10 @@ class Shapes:
                 number = before[2] + 1 if goes_on else start
                 numbers[level] = kind, start, number
                 mark = _number(number, kind)
-            elif "buChar" in marks or (
-                role == "body" and "buNone" not in marks and not self._is_notes
-            ):
+            elif (sign := marks.get("buChar")) is not None:
+                font = marks.get("buFont", sign).get("typeface", "")
+                mark = bullet(sign.get("char", "-"), font)
+            elif role == "body" and "buNone" not in marks and not self._is_notes:
                 mark = "-"
             last = level if automatic is not None else level - 1
             numbers = {at: counted for at, counted in numbers.items() if at <= last}

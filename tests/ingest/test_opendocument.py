@@ -72,6 +72,9 @@ STYLES = (
     ' style:num-format="1" text:display-levels="2"/></text:list-style>'
     '<text:list-style style:name="B"><text:list-level-style-bullet text:level="1"'
     ' text:bullet-char="•"/></text:list-style>'
+    '<text:list-style style:name="T"><text:list-level-style-bullet text:level="1"'
+    ' text:bullet-char="\uf0fc"><style:list-level-properties/><style:text-properties'
+    ' style:font-name="Wingdings"/></text:list-level-style-bullet></text:list-style>'
 )
 MATH = "<math><mfrac><mi>a</mi><mn>2</mn></mfrac></math>"
 
@@ -127,6 +130,7 @@ TEXTS = {
     ),
     "two paragraphs of an item": (items(p("a") + p("more")), "1. a\n  more"),
     "bullets": (items(p("a"), style="B"), "- a"),
+    "bullets that are ticks": (items(p("a"), style="T"), "- ✓ a"),
     "a number that the file says": (
         f'<text:list text:style-name="L"><text:list-item><text:number>§ 5</text:number>{p("a")}'
         "</text:list-item></text:list>",

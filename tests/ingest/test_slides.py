@@ -97,6 +97,14 @@ TEXTS = {
         ),
         "1. a\n  - b\n2. c\n5. d\na. e\n- f\na. g",
     ),
+    "bullets that are ticks": (
+        sp(
+            p("a", '<a:pPr><a:buFont typeface="Wingdings"/><a:buChar char="ü"/></a:pPr>'),
+            p("b", '<a:pPr><a:buChar char="✗"/></a:pPr>'),
+            p("c", '<a:pPr><a:buChar char="ü"/></a:pPr>'),
+        ),
+        "- ✓ a\n- ✗ b\n- c",
+    ),
     "letters in brackets": (sp(p("a", numbered("alphaLcParenBoth"))), "(a) a"),
     "a hidden shape": (sp(p("Old plan"), more=' hidden="1"'), "(hidden: Old plan)"),
     "a formula": (
