@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from xml.etree.ElementTree import Element
@@ -14,11 +14,21 @@ from app.ingest.number_formats import shown_number
 _MAX_POINTS = 10_000
 
 
+def chart_titles(chart: Element, text: Callable[[Element], str]) -> list[str]:
+    """The title of a chart, and a line of those of its axes."""
+    own: list[str] = []
+    axes: list[str] = []
+    for each in chart.iter():
+        name = name_of(each)
+        if name == "chart" or name.endswith(("Ax", "axis")):
+            titles = own if name == "chart" else axes
+            titles += [line_of(text(title)) for title in each.findall("{*}title")]
+    return [*filter(None, (*own, "; ".join(filter(None, axes))))]
+
+
 def chart_lines(chart: Element) -> Iterator[str]:
-    """Yield a chart's title, and a table of its values."""
-    title = next(every(chart, "title"), None)
-    if title is not None and (text := _text(title)):
-        yield text
+    """Yield a chart's titles, and a table of its values."""
+    yield from chart_titles(chart, _text)
     if next(every(chart, "chartData"), None) is not None:  # a chart of 2016 or later
         yield from _newer(chart)
         return

@@ -9,6 +9,8 @@ from app.ingest.formulas import field_formula
 from app.ingest.symbols import symbol
 
 PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
+NUMBER_FIELDS = ("LISTNUM", "AUTONUM", "AUTONUMLGL", "AUTONUMOUT")
+"""Numbers that files do not hold."""
 _LINK = re.compile(r'HYPERLINK\s+"([^"]+)"', re.IGNORECASE)
 _SYMBOL = re.compile(
     r'SYMBOL\s+(?:0x([0-9a-f]{1,6})|(\d{1,7}))(?:.*\\f\s+"?([^"\\]+))?', re.IGNORECASE

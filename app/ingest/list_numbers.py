@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
 from xml.etree.ElementTree import Element
 
 from app.ingest.elements import attribute, child, integer, is_on, name_of, value_of
+from app.ingest.symbols import symbol
 
 LEVELS = 9
 TICKED = tuple("☐☑☒✓✔✗✘")
@@ -27,6 +29,9 @@ _ORDINALS = (
     "Eleventh", "Twelfth", "Thirteenth", "Fourteenth", "Fifteenth", "Sixteenth", "Seventeenth",
     "Eighteenth", "Nineteenth", "Twentieth",
 )  # fmt: skip
+_REPEATED = {
+    "lowerLetter": ascii_lowercase, "upperLetter": ascii_uppercase, "chicago": "*†‡§",
+}  # fmt: skip
 _HAN = "〇一二三四五六七八九"
 _ALPHABETS = {
     "russianLower": "абвгдежзиклмнопрстуфхцчшщыэюя",
@@ -50,9 +55,9 @@ def formatted(number: int, kind: str) -> str:
     digits."""
     if number < 1:
         return "" if kind == "none" else str(number)
-    if kind in ("lowerLetter", "upperLetter"):
-        letters = chr(97 + (number - 1) % 26) * min(1 + (number - 1) // 26, 30)
-        return letters.upper() if kind == "upperLetter" else letters
+    if signs := _REPEATED.get(kind):
+        times, at = divmod(number - 1, len(signs))
+        return signs[at] * min(times + 1, 30)
     if kind in ("lowerRoman", "upperRoman") and number < 4000:
         roman = ""
         for value, letters in _ROMAN.items():
@@ -81,6 +86,13 @@ def formatted(number: int, kind: str) -> str:
     return "" if kind == "none" else str(number)
 
 
+def bullet(sign: str, font: str = "") -> str:
+    """The mark of an item with a sign: `-`, and the sign if it is a tick or a cross."""
+    sign = sign.strip()
+    shown = symbol(font, ord(sign)) if len(sign) == 1 else sign
+    return f"- {shown}" if shown in TICKED else "-" if sign else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """How a level of a list is counted and shown."""
@@ -95,6 +107,8 @@ class Level:
     """Whether all numbers in it are shown in digits."""
     style: str = ""
     """The style of paragraphs that has this level."""
+    font: str = ""
+    """The font of a bullet."""
 
 
 class ListCounter:
@@ -123,8 +137,7 @@ class ListCounter:
                 del counts[deeper]
         shown = levels.get(level, Level(pattern=f"%{level + 1}."))
         if shown.format == "bullet":
-            sign = shown.pattern.strip()
-            return f"- {sign}" if sign in TICKED else "-" if sign else ""
+            return bullet(shown.pattern, shown.font)
 
         def number(match: re.Match[str]) -> str:
             at = int(match[1]) - 1
@@ -187,13 +200,15 @@ class Counters:
         when it is first used."""
         self._instances[id] = shared, levels, starts
 
-    def level_of(self, id: str, style: str) -> int:
-        """The level of a list that paragraphs of a style have."""
+    def level_of(self, id: str, *styles: str) -> int | None:
+        """The level of a list that names the first of these styles that any level names."""
         if id not in self._instances:
-            return 0
+            return None
         shared, own, _ = self._instances[id]
-        levels = shared.levels | own
-        return next((number for number, each in levels.items() if each.style == style), 0)
+        levels = (shared.levels | own).items()
+        return next(
+            (n for style in styles for n, each in levels if style == each.style != ""), None
+        )
 
     def next(self, id: str, level: int) -> str | None:
         """The mark of the next item: its number as it is shown, or `-`; empty if it has none. None:
@@ -214,13 +229,14 @@ def _levels(element: Element) -> dict[int, Level]:
     found = {}
     for each in element.findall("{*}lvl"):
         number = integer(attribute(each, "ilvl"), 0)
-        pattern = child(each, "lvlText")
+        pattern, fonts = child(each, "lvlText"), child(each, "rPr", "rFonts")
         level = Level(
             integer(value_of(each, "start"), 1 if child(each, "start") is None else 0),
             value_of(each, "numFmt") or "decimal",
             f"%{number + 1}." if pattern is None else attribute(pattern, "val"),
             is_legal=is_on(child(each, "isLgl")),
             style=value_of(each, "pStyle"),
+            font="" if fonts is None else attribute(fonts, "ascii"),
         )
         if (restart := child(each, "lvlRestart")) is not None:
             level = replace(level, restart=integer(attribute(restart, "val"), 0))

@@ -15,11 +15,13 @@ from datetime import datetime, timedelta
 _PIECE = re.compile(
     r"\"([^\"]{0,99})\"|\\(.)|\[\$([^\]-]{0,20})(?:-[^\]]{0,20})?\]|\[(h{1,9}|m{1,9}|s{1,9})\]"
     r"|\[[^\]]{0,40}\]|_.|\*."
-    r"|(AM/PM|A/P|General|@|[yYmMdDhHsSbBeEgG]+|%|[0#?.,/]+)|(.)",
+    r"|(AM/PM|A/P|General|@|[yYmMdDhHsSbBeEgG]+|%|[0#?.,]+(?:[eE][+-][0#?]{1,9}"
+    r"|\\? ?[0#?]{0,9}/[0-9#?]{1,9})?)|(.)",
     re.DOTALL,
 )
 _LETTERS = frozenset("ymdhs")
-_DIGITS = frozenset("0#?.,/")
+_DIGITS = frozenset("0#?.,")
+_SEPARATORS = " '\u2019\u00a0\u202f"
 _DAY = timedelta(days=1)
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July",
@@ -45,6 +47,8 @@ class _Format:
     """Digits of a number such as `00123`; 0: as many as it has."""
     has_number: bool = True
     """Whether the number is shown, not only a text such as `"No"`."""
+    mask: tuple[str, ...] = ()
+    """Of a format such as `000-00-0000`: places of digits and the texts between them."""
     pieces: tuple[str, ...] = ()
     """Of a date or time: its parts and the texts between them."""
     elapsed: str = ""
@@ -53,7 +57,7 @@ class _Format:
 
 @functools.lru_cache(512)
 def _parsed(section: str) -> _Format:
-    texts, pieces = {False: "", True: ""}, []  # before and after the number
+    texts, between, pieces = {False: "", True: ""}, "", []  # before and after the number
     percent, in_number, is_date, elapsed, number = 0, False, False, "", ""
     for match in _PIECE.finditer(section):
         quoted, escaped, currency, duration, part, other = match.groups()
@@ -68,8 +72,10 @@ def _parsed(section: str) -> _Format:
             is_date = True
             pieces.append(part.lower())
         elif part in ("General", "@") or part[:1] in _DIGITS:
-            in_number, number = True, part
-            pieces.append(f"'{part}" if part in (".", ",", "/") else part)
+            if in_number:
+                between, texts[True] = between + texts[True], ""
+            in_number, number = True, number + part
+            pieces.append(f"'{part}" if part in (".", ",") else part)
         elif literal := quoted or escaped or currency or other:
             pieces.append(f"'{literal}")
             texts[in_number] += literal
@@ -78,7 +84,10 @@ def _parsed(section: str) -> _Format:
     before, after = (text.strip("()-+ ") and text for text in texts.values())
     thousands = len(number) - len(number.rstrip(",")) if number.strip(",") else 0
     width = len(number) if number.strip("0") == "" else 0
-    return _Format(before.lstrip("(-+"), after.rstrip(")"), percent, thousands, width, in_number)
+    is_mask = between.strip(_SEPARATORS) and not number.strip("0#?") and not percent
+    mask = tuple(pieces) if is_mask else ()
+    before, after = before.lstrip("(-+"), after.rstrip(")")
+    return _Format(before, after, percent, thousands, width, in_number, mask)
 
 
 @functools.lru_cache(512)
@@ -121,10 +130,27 @@ def shown_number(value: float, code: str, since_1904: bool = False) -> str:
         return _date(value, form, since_1904)
     if not form.has_number and form.before.strip():
         return form.before.strip()
+    if form.mask and value >= 0 and value % 1 == 0:
+        return _masked(f"{value:.0f}", form.mask)
     number = value * 100**form.percent / 1000**form.thousands
     digits = f"{number:.10g}" if form.percent else f"{number:.15g}"
     digits = digits.zfill(form.width) if digits.isdecimal() else digits
     return f"{form.before}{digits}{'%' * form.percent}{form.after}".strip()
+
+
+def _masked(digits: str, mask: tuple[str, ...]) -> str:
+    places = sum(len(each) for each in mask if each[0] != "'")
+    more, digits = digits[:-places], digits[-places:].rjust(places)
+    left = iter(digits)
+    shown = []
+    for each in mask:
+        if each[0] == "'":
+            shown.append(each[1:])
+            continue
+        for place, digit in zip(each, left, strict=False):
+            shown.append(more + digit.replace(" ", "0" if place == "0" else ""))
+            more = ""
+    return "".join(shown).strip()
 
 
 def shown_date(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from app.ingest import markdown
+from app.ingest.charts import chart_titles
 from app.ingest.elements import attribute, child, every, inside, integer, line_of, name_of
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import LEVELS, Level, ListCounter
@@ -36,6 +37,7 @@ _TEXTLESS = frozenset(_EMPTY.split())
 """Elements without text of the document, or whose text is read elsewhere."""
 _BREAKS = {"tab": "\t", "line-break": "\n"}
 _SHAPES = ("custom-shape", "rect", "ellipse", "g", "line", "connector", "polygon")
+_DRAWN = ("frame", *_SHAPES)
 _PARTS = {"spreadsheet": "table", "presentation": "page", "drawing": "page"}
 _ENTRIES = ("text", "textarea", "formatted-text", "number", "date", "time", "combobox")
 """Fields of forms in which something is typed."""
@@ -170,7 +172,10 @@ def _levels(element: Element) -> dict[int, Level]:
             continue
         number = attribute(each, "num-format")
         if name_of(each) in ("list-level-style-bullet", "list-level-style-image"):
-            found[level] = Level(format="bullet", pattern=attribute(each, "bullet-char", "-"))
+            text = child(each, "text-properties")
+            font = "" if text is None else attribute(text, "font-name")
+            sign = attribute(each, "bullet-char", "-")
+            found[level] = Level(format="bullet", pattern=sign, font=font)
             continue
         shown = min(max(integer(attribute(each, "display-levels"), 1), 1), level + 1)
         places = ".".join(f"%{n + 1}" for n in range(level - shown + 1, level + 1))
@@ -502,7 +507,7 @@ class _Reader:
 
     def _chart(self, root: Element) -> str:
         table = next(every(root, "table"), None)
-        lines = [line_of(_text_of(next(every(root, "title"), None)))]
+        lines = chart_titles(root, _text_of)
         if table is not None:
             lines.append(markdown.table([row for row in self._grid(table) if any(row)]))
         return "\n\n".join(filter(None, lines))
@@ -537,7 +542,8 @@ class _Reader:
                     continue
                 self._place = f"{column_name(len(cells))}{number + 1}"
                 repeated = max(1, integer(attribute(cell, "number-columns-repeated"), 1))
-                shown = self._apart(cell)
+                shown = self._apart(each for each in cell if name_of(each) not in _DRAWN)
+                self.blocks(each for each in cell if name_of(each) in _DRAWN)
                 if attribute(cell, "value-type") == "date":
                     shown = ""  # it may be short and ambiguous
                 text = shown or _value(cell)

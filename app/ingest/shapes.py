@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -21,8 +22,9 @@ from app.ingest.elements import (
     name_of,
 )
 from app.ingest.formulas import linear
-from app.ingest.list_numbers import formatted
+from app.ingest.list_numbers import bullet, formatted
 from app.ingest.markdown import Line, Writer
+from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -43,6 +45,8 @@ class Shapes:
         """`name` is the member in which the shapes are."""
         self._archive, self._relations = archive, archive.relations(name)
         self._writer, self._is_notes = writer, is_notes
+        self.unknown: Counter[str] = Counter()
+        """Elements with text that is not read, by their names."""
 
     def read(self, shapes: Iterable[Element], hidden: bool = False) -> None:
         for shape in shapes:
@@ -81,7 +85,8 @@ class Shapes:
         return role != "" or bool(texts)
 
     def _paragraphs(self, paragraphs: Iterable[tuple[Element, str]], role: str) -> None:
-        numbers: dict[int, int] = {}
+        numbers: dict[int, tuple[str, int, int]] = {}
+        """What was counted last, by levels: its kind, where it began, and the number."""
         for paragraph, text in paragraphs:
             if not text.strip():
                 continue
@@ -90,14 +95,20 @@ class Shapes:
             marks = {name_of(each): each for each in inside(paragraph, "pPr")}
             mark = ""
             if (automatic := marks.get("buAutoNum")) is not None:
-                begin = integer(automatic.get("startAt", ""), 1)
-                numbers[level] = numbers[level] + 1 if level in numbers else begin
-                mark = _number(numbers[level], automatic.get("type", "arabicPeriod"))
-            elif "buChar" in marks or (
-                role == "body" and "buNone" not in marks and not self._is_notes
-            ):
+                kind = automatic.get("type", "arabicPeriod")
+                before = numbers.get(level, ("", 1, 0))
+                start = integer(automatic.get("startAt", ""), before[1] if kind == before[0] else 1)
+                goes_on = before[:2] == (kind, start)
+                number = before[2] + 1 if goes_on else start
+                numbers[level] = kind, start, number
+                mark = _number(number, kind)
+            elif (sign := marks.get("buChar")) is not None:
+                font = marks.get("buFont", sign).get("typeface", "")
+                mark = bullet(sign.get("char", "-"), font)
+            elif role == "body" and "buNone" not in marks and not self._is_notes:
                 mark = "-"
-            numbers = {at: number for at, number in numbers.items() if at <= level}
+            last = level if automatic is not None else level - 1
+            numbers = {at: counted for at, counted in numbers.items() if at <= last}
             if mark:
                 self._writer.item(level, mark, text)
             else:
@@ -118,6 +129,8 @@ class Shapes:
                 blocks += chart_lines(self._archive.xml(part))
             elif kind == "relIds" and (part := self._linked(attribute(each, "dm"))):
                 blocks += diagram_lines(self._archive.xml(part))
+            elif any(text.strip() for text in each.itertext()):
+                self.unknown[kind] += 1
         for block in blocks:
             self._writer.block(block)
         return bool(blocks)
@@ -162,6 +175,15 @@ class Shapes:
         id = "" if link is None else attribute(link, "id")
         _, target, external = self._relations.get(id, ("", "", False))
         return target if external else ""
+
+
+def unknown_said(unknown: Counter[str], place: str = "") -> Iterator[tuple[str, str]]:
+    """What a reader must know of elements that were not read, in a place such as `Slide 3`."""
+    if unknown:
+        total = formatting.plural(sum(unknown.values()), "element")
+        names = ", ".join(name for name, _ in unknown.most_common(5))
+        names = ": ".join(filter(None, (place, names)))
+        yield f"has {total} that specchat does not know ({names})", "save it as PDF, and add that"
 
 
 def _is_raised(properties: Element | None) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -23,7 +25,7 @@ from app.ingest.elements import (
 from app.ingest.markdown import Line, Writer
 from app.ingest.number_formats import shown_date, shown_number
 from app.ingest.parts import Part
-from app.ingest.shapes import Shapes, text_of
+from app.ingest.shapes import Shapes, text_of, unknown_said
 from app.ingest.sheet_text import MAX_COLUMNS, SheetText
 
 if TYPE_CHECKING:
@@ -86,7 +88,9 @@ class Workbook:
                     if not sheet.add(last, cells, hidden=is_on(element, "hidden")):
                         break
                     element.clear()  # a long sheet would not fit into memory
-        return sheet.part(self._beside(part))
+        unknown: Counter[str] = Counter()
+        found = sheet.part(self._beside(part, unknown))
+        return replace(found, said=(*found.said, *unknown_said(unknown, found.mark[1:-1])))
 
     def _links(self, part: str, links: Element, sheet: SheetText) -> None:
         relations = self._archive.relations(part)
@@ -164,14 +168,16 @@ class Workbook:
 
     # --------------------------------------------------------------------- beside the cells
 
-    def _beside(self, part: str) -> str:
+    def _beside(self, part: str, unknown: Counter[str]) -> str:
         """Comments on cells, text boxes, charts and pictures of a sheet."""
         writer = Writer()
         linked = self._archive.linked(part)
         newer = any(kind == "threadedComment" for kind, _ in linked)
         for kind, name in linked:
             if kind == "drawing":
-                Shapes(self._archive, name, writer).read(self._archive.xml(name))
+                shapes = Shapes(self._archive, name, writer)
+                shapes.read(self._archive.xml(name))
+                unknown += shapes.unknown
             elif kind == ("threadedComment" if newer else "comments"):
                 for place, author, text in self._comments(self._archive.xml(name)):
                     writer.comment(f"[Comment on {place}]", author, text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from app.ingest.elements import every, inside, name_of
 from app.ingest.markdown import Writer
 from app.ingest.parts import Part
-from app.ingest.shapes import Shapes, text_of
+from app.ingest.shapes import Shapes, text_of, unknown_said
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -40,10 +41,12 @@ class Slides:
     def read(self, number: int) -> Part:
         name = self._slides[number]
         slide = self._archive.xml(name)
-        writer = self._shapes(name, slide)
+        writer = Writer()
+        unknown = self._shapes(name, slide, writer)
         for kind, linked in self._archive.linked(name):
             if kind == "notesSlide":
-                notes = self._shapes(linked, self._archive.xml(linked), is_notes=True)
+                notes = Writer()
+                unknown += self._shapes(linked, self._archive.xml(linked), notes, is_notes=True)
                 if text := notes.text():
                     writer.block(f"Speaker notes:\n{text}")
             elif kind == "comments":
@@ -52,12 +55,16 @@ class Slides:
                         author = self._authors.get(comment.get("authorId", ""), "")
                         writer.comment(f"[Comment {at}]", author, _comment_text(comment))
         hidden = " (hidden)" if slide.get("show") == "0" else ""
-        return Part(f"[Slide {number + 1}{hidden}]", writer.text())
+        mark = f"Slide {number + 1}{hidden}"
+        return Part(f"[{mark}]", writer.text(), said=tuple(unknown_said(unknown, mark)))
 
-    def _shapes(self, name: str, root: Element, is_notes: bool = False) -> Writer:
-        writer = Writer()
-        Shapes(self._archive, name, writer, is_notes).read(inside(root, "cSld", "spTree"))
-        return writer
+    def _shapes(
+        self, name: str, root: Element, writer: Writer, is_notes: bool = False
+    ) -> Counter[str]:
+        """Read the shapes of a slide or its notes. Returns the elements that are not read."""
+        shapes = Shapes(self._archive, name, writer, is_notes)
+        shapes.read(inside(root, "cSld", "spTree"))
+        return shapes.unknown
 
 
 def _comment_text(comment: Element) -> str:

@@ -19,6 +19,7 @@ from app.ingest.elements import (
     attribute,
     child,
     chosen,
+    every,
     inside,
     integer,
     is_on,
@@ -26,13 +27,12 @@ from app.ingest.elements import (
     name_of,
     value_of,
 )
-from app.ingest.fields import PAGE_FIELDS, field_kind, field_text
+from app.ingest.fields import NUMBER_FIELDS, PAGE_FIELDS, field_kind, field_text
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import Counters, formatted
 from app.ingest.markdown import Line, Writer, ruby
 from app.ingest.parts import Part, changes_said
 from app.ingest.symbols import symbol
-from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -55,6 +55,8 @@ _STRIKES = ("strike", "dstrike")
 _DESCRIPTIONS = {"docPr": "descr", "imagedata": "title", "shape": "alt", "textpath": "string"}
 """Attributes that describe a picture, by the names of elements. Letters drawn as a picture are its
 `textpath`."""
+_NOTES = {"footnotes": "decimal", "endnotes": "lowerRoman"}
+"""Formats of their numbers, unless the document says others."""
 _MAX_DEPTH = 30
 """Documents and text boxes that are nested deeper are not read."""
 
@@ -67,6 +69,10 @@ class _Style:
     outline: int | None = None
     """The level of headings, from 0."""
     list: str | None = None
+    level: int = 0
+    """The level in its list, unless a level of the list names `list_style`."""
+    list_style: str = ""
+    """The style that says the list."""
     raised: bool = False
     struck: bool = False
     hidden: bool = False
@@ -113,10 +119,15 @@ class _Reader:
         self._counters = Counters(self._part("numbering"), lists)
         self._notes = {
             kind: {attribute(each, "id"): each for each in inside(self._part(kind))}
-            for kind in ("footnotes", "endnotes", "comments")
+            for kind in (*_NOTES, "comments")
         }
         self._counts: Counter[str] = Counter()
+        self._sections = [*self._sections_of_notes()][::-1]
+        """The properties of the sections that are left, the last one first."""
+        self._settings = self._part("settings")
         self._margins = markdown.Margins()
+        self._headers: dict[tuple[str, str], str] = {}
+        """Members of headers and footers that are not read yet, by kinds and pages."""
         self._in_margin = False
         self._unknown: Counter[str] = Counter()
         self._changes = 0
@@ -151,6 +162,13 @@ class _Reader:
         }
 
     def text(self) -> str:
+        self._blocks(self._body())
+        self._end_story()
+        return self._margins.around(self._writer.text())
+
+    def _body(self) -> Iterator[Element]:
+        """Yield the blocks of the body, and remove each before the next one: the whole tree would
+        be many times the file."""
         depth, body = 0, None
         with self._archive.open(self._main) as file:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
@@ -161,22 +179,17 @@ class _Reader:
                     continue
                 depth -= 1
                 if depth == 2 and body is not None:
-                    self._blocks((element,))
-                    body.remove(element)  # the whole tree would be many times the file
-        self._end_story()
-        return self._margins.around(self._writer.text())
+                    yield element
+                    body.remove(element)
 
     def said(self) -> Iterator[tuple[str, str]]:
         """What a reader must know of the text."""
         if self._changes:
             yield changes_said(self._changes)
         if self._unknown:
-            total = formatting.plural(sum(self._unknown.values()), "element")
-            names = ", ".join(name for name, _ in self._unknown.most_common(5))
-            yield (
-                f"has {total} that specchat does not know ({names})",
-                "save it as PDF, and add that",
-            )
+            from app.ingest.shapes import unknown_said
+
+            yield from unknown_said(self._unknown)
 
     # ------------------------------------------------------------------- parts of the archive
 
@@ -219,7 +232,8 @@ class _Reader:
         for each in elements:
             name = name_of(each)
             if name == "p":
-                self._paragraph(each)
+                if (section := self._paragraph(each)) is not None:
+                    self._section(section)
             elif name == "tbl":
                 self._table(each)
             elif name == "sdt" and child(each, "sdtPr", "checkbox") is None:
@@ -278,9 +292,10 @@ class _Reader:
         """Read a block that stands in a paragraph."""
         self._story((element,), self._writer)
 
-    def _paragraph(self, paragraph: Element) -> None:
+    def _paragraph(self, paragraph: Element) -> Element | None:
+        """Read a paragraph. Returns the properties of the section that ends with it."""
         style, id, list_id, level, outline = self._default, "", "", -1, -1
-        mark, is_drop_cap = None, False
+        mark, is_drop_cap, section = None, False, None
         for each in inside(paragraph, "pPr"):
             name = name_of(each)
             if name == "pStyle":
@@ -295,10 +310,11 @@ class _Reader:
             elif name == "framePr":
                 is_drop_cap = attribute(each, "dropCap", "none") != "none"
             elif name == "sectPr":
-                self._section(each)
+                section = each
         list_id = list_id or style.list or ""
         if list_id and level < 0:
-            level = self._counters.level_of(list_id, id)
+            named = self._counters.level_of(list_id, id, style.list_style)
+            level = style.level if named is None else named
         self._writer.begin()
         outer, self._style = self._line, style
         self._line, self._joined = self._joined or Line(), None
@@ -309,7 +325,7 @@ class _Reader:
         self._changes += is_deleted or child(mark, "ins") is not None
         if is_deleted or is_drop_cap:
             self._joined = line
-            return
+            return section
         number = None if list_id in ("", "0") else self._counters.next(list_id, level)
         if outline < 0 and style.outline is not None:
             outline = style.outline
@@ -324,18 +340,35 @@ class _Reader:
         else:
             self._writer.paragraph(text)
         self._write_after()
+        return section
 
     def _section(self, properties: Element) -> None:
-        """Read the headers and footers of a section."""
+        """End a section: read the headers and footers that it shows. It takes those that it does
+        not name from the section before."""
+        if self._in_margin:
+            return
         for each in properties:
             kind = name_of(each).removesuffix("Reference")
-            name = self._linked(attribute(each, "id")) if kind in self._margins else ""
-            if name and not self._in_margin:
+            if kind in self._margins:
+                of = kind, attribute(each, "type", "default")
+                self._headers[of] = self._linked(attribute(each, "id"))
+        unused = {
+            "first": not is_on(child(properties, "titlePg")),
+            "even": not is_on(child(self._settings, "evenAndOddHeaders")),
+        }
+        for kind, pages in [*self._headers]:
+            name = "" if unused.get(pages) else self._headers.pop((kind, pages))
+            if name:
                 relations, self._relations = self._relations, self._archive.relations(name)
                 self._in_margin = True
                 text = self._apart(self._archive.xml(name))
                 self._in_margin, self._relations = False, relations
                 self._margins.add(kind, "\n".join(map(line_of, text.split("\n"))))
+        del self._sections[-1:]
+        for kind in _NOTES:
+            if self._counts[kind] and self._said_of(kind, "numRestart") == "eachSect":
+                self._counts[kind] = 0
+                self._writer.end_section()
 
     # ------------------------------------------------------------------------------- tables
 
@@ -541,10 +574,13 @@ class _Reader:
     def _end_field(self) -> None:
         """Write what the program shows of a field without a result, and the address of a link."""
         ended = self._fields.pop()
+        shown, kind = "".join(ended.shown), field_kind(ended.code)
+        if kind in NUMBER_FIELDS and self._shown and not shown:
+            self._unknown[kind] += 1
         if ended.form is not None:
             self._add(_form_choice(ended.form))
         else:
-            self._add(field_text(ended.code, "".join(ended.shown)))
+            self._add(field_text(ended.code, shown))
 
     # -------------------------------------------------------------------------------- notes
 
@@ -555,13 +591,32 @@ class _Reader:
         if is_own:
             mark = "".join(each.text or "" for each in run if name_of(each) == "t").strip() or "*"
         else:
-            self._counts[kind] += 1
-            mark = formatted(self._counts[kind], "decimal" if kind == "footnotes" else "lowerRoman")
+            first = integer(self._said_of(kind, "numStart"), 1)
+            self._counts[kind] = self._counts[kind] + 1 if self._counts[kind] else first
+            mark = formatted(self._counts[kind], self._said_of(kind, "numFmt") or _NOTES[kind])
         self._add(f"[^{mark}]")
         note = self._notes[kind].get(attribute(reference, "id"))
         if note is not None:
             self._writer.note(f"[^{mark}]", self._apart(note))
         return is_own
+
+    def _said_of(self, kind: str, name: str) -> str:
+        """What the section or, if it says nothing, the document says of its notes."""
+        places = *self._sections[-1:], self._settings
+        said = (value_of(each, f"{kind.removesuffix('s')}Pr", name) for each in places)
+        return next(filter(None, said), "")
+
+    def _sections_of_notes(self) -> Iterator[Element]:
+        """Yield the properties of all sections if any says how its notes are numbered: they stand
+        at the ends of sections."""
+        noted = any(self._notes[kind] for kind in _NOTES)
+        source = self._archive.read(self._main) if noted else b""
+        if b"footnotePr" in source or b"endnotePr" in source:
+            for block in self._body():
+                if name_of(block) == "sectPr":
+                    yield block
+                for each in every(block, "pPr"):
+                    yield from each.findall("{*}sectPr")
 
     def _comment(self, reference: Element, kind: str) -> None:
         comment = self._notes["comments"].get(attribute(reference, "id"))
@@ -661,8 +716,13 @@ def _style(element: Element, base: _Style | None) -> _Style:
     paragraph, characters = child(element, "pPr"), child(element, "rPr")
     if outline := value_of(paragraph, "outlineLvl"):
         found = replace(found, outline=integer(outline, _BODY_LEVEL))
-    if list := value_of(paragraph, "numPr", "numId"):
-        found = replace(found, list=list)
+    if (numbers := child(paragraph, "numPr")) is not None:
+        found = replace(
+            found,
+            list=value_of(numbers, "numId") or found.list,
+            level=integer(value_of(numbers, "ilvl"), found.level),
+            list_style=attribute(element, "styleId"),
+        )
     if align := value_of(characters, "vertAlign"):
         found = replace(found, raised=align == "superscript")
     for strike in filter(None.__ne__, (child(characters, each) for each in _STRIKES)):

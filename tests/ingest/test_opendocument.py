@@ -72,6 +72,9 @@ STYLES = (
     ' style:num-format="1" text:display-levels="2"/></text:list-style>'
     '<text:list-style style:name="B"><text:list-level-style-bullet text:level="1"'
     ' text:bullet-char="•"/></text:list-style>'
+    '<text:list-style style:name="T"><text:list-level-style-bullet text:level="1"'
+    ' text:bullet-char="\uf0fc"><style:list-level-properties/><style:text-properties'
+    ' style:font-name="Wingdings"/></text:list-level-style-bullet></text:list-style>'
 )
 MATH = "<math><mfrac><mi>a</mi><mn>2</mn></mfrac></math>"
 
@@ -127,6 +130,7 @@ TEXTS = {
     ),
     "two paragraphs of an item": (items(p("a") + p("more")), "1. a\n  more"),
     "bullets": (items(p("a"), style="B"), "- a"),
+    "bullets that are ticks": (items(p("a"), style="T"), "- ✓ a"),
     "a number that the file says": (
         f'<text:list text:style-name="L"><text:list-item><text:number>§ 5</text:number>{p("a")}'
         "</text:list-item></text:list>",
@@ -229,7 +233,8 @@ def test_what_impress_shows() -> None:
     frame = '<draw:frame presentation:class="{}"><draw:text-box>{}</draw:text-box></draw:frame>'
     chart = (
         f"<office:document-content {OPEN_DOCUMENT}><office:chart><chart><title>{p('Sales')}</title>"
-        f"<table:table>{tr(cell(''), cell(p('Q1')))}{tr(cell(p('Rent')), NINE)}"
+        f"<axis><title>{p('EUR')}</title></axis><table:table>"
+        f"{tr(cell(''), cell(p('Q1')))}{tr(cell(p('Rent')), NINE)}"
         "</table:table></chart></office:chart></office:document-content>"
     )
     page = (
@@ -248,7 +253,7 @@ def test_what_impress_shows() -> None:
     found = read("presentation", page, STYLES + hidden, Object_1=chart)
     assert found.mark == "[Slide 1 (hidden)]"
     assert found.text == (
-        "# Plan\n\n- One\n\nSales\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
+        "# Plan\n\n- One\n\nSales\n\nEUR\n\n|  | Q1 |\n| --- | --- |\n| Rent | 9 |\n\n"
         "(hidden: Old plan)\n\nSpeaker notes:\nSay hello"
     )
 
@@ -367,6 +372,9 @@ def test_a_list_style_and_a_formula_of_other_programs() -> None:
 
 
 def test_shapes_over_a_sheet() -> None:
-    shapes = f"<table:shapes><draw:custom-shape>{p('Draft')}</draw:custom-shape></table:shapes>"
-    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A")))}</table:table>'
-    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nDraft"
+    def box(text: str) -> str:
+        return f"<draw:custom-shape>{p(text)}</draw:custom-shape>"
+
+    shapes = f"<table:shapes>{box('Draft')}</table:shapes>"
+    sheet = f'<table:table table:name="T">{shapes}{tr(cell(p("A") + box("B2")))}</table:table>'
+    assert read("spreadsheet", sheet).text == "| A |\n| --- |\n\nB2\n\nDraft"

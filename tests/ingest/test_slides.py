@@ -85,6 +85,26 @@ TEXTS = {
         sp(p("a", numbered("arabicPeriod", ' startAt="5"')), p("b", numbered("arabicPeriod"))),
         "5. a\n6. b",
     ),
+    "numbers that begin again": (
+        sp(
+            p("a", numbered("arabicPeriod")),
+            p("b", "<a:pPr lvl='1'><a:buChar/></a:pPr>"),
+            p("c", numbered("arabicPeriod")),
+            p("d", numbered("arabicPeriod", ' startAt="5"')),
+            p("e", numbered("alphaLcPeriod")),
+            p("f", "<a:pPr><a:buChar/></a:pPr>"),
+            p("g", numbered("alphaLcPeriod")),
+        ),
+        "1. a\n  - b\n2. c\n5. d\na. e\n- f\na. g",
+    ),
+    "bullets that are ticks": (
+        sp(
+            p("a", '<a:pPr><a:buFont typeface="Wingdings"/><a:buChar char="ü"/></a:pPr>'),
+            p("b", '<a:pPr><a:buChar char="✗"/></a:pPr>'),
+            p("c", '<a:pPr><a:buChar char="ü"/></a:pPr>'),
+        ),
+        "- ✓ a\n- ✗ b\n- c",
+    ),
     "letters in brackets": (sp(p("a", numbered("alphaLcParenBoth"))), "(a) a"),
     "a hidden shape": (sp(p("Old plan"), more=' hidden="1"'), "(hidden: Old plan)"),
     "a formula": (
@@ -136,6 +156,16 @@ def test_notes_and_comments_follow_the_slide() -> None:
     assert found.text == ("Price 5\n\nSpeaker notes:\nSay hello\n\n[Comment 1]: The price is old.")
 
 
+def test_elements_that_are_not_known_are_said() -> None:
+    found = read(graphic(f"<a:hologram>{p('x')}</a:hologram><a:oleObj/>"))
+    assert found.said == (
+        (
+            "has 1 element that specchat does not know (Slide 1: hologram)",
+            "save it as PDF, and add that",
+        ),
+    )
+
+
 def test_replies_follow_their_comments() -> None:
     reply = f"<n:reply>{body('Yes.')}</n:reply>"
     comments = (
@@ -184,7 +214,20 @@ NEWER = (
     '<cx:lvl formatCode="0%"><cx:pt idx="0">0.5</cx:pt><cx:pt idx="1">-1</cx:pt></cx:lvl>'
     "</cx:numDim></cx:data></cx:chartData></cx:chartSpace>"
 )
+TITLE = "<c:title><c:tx><c:f>A!B1</c:f><a:p><a:r><a:t>{}</a:t></a:r></a:p></c:tx></c:title>"
+AXES = "".join(
+    f"<c:{kind}>{TITLE.format(text)}</c:{kind}>"
+    for kind, text in (("catAx", "Quarter"), ("valAx", "EUR million"))
+)
 CHARTS = {
+    "titles of axes only": (
+        chart(points("Q1"), points("10")).replace("</c:chartSpace>", f"{AXES}</c:chartSpace>"),
+        "Quarter; EUR million\n\n|  | Sales |\n| --- | --- |\n| Q1 | 10 |",
+    ),
+    "titles of a chart and its axes": (
+        f"<c:chartSpace {DRAWING}><c:chart>{AXES}{TITLE.format('Sales')}</c:chart></c:chartSpace>",
+        "Sales\n\nQuarter; EUR million",
+    ),
     "an empty value": (
         chart(points("Q1", "Q2", "Q3"), points("10", None, "30")),
         "|  | Sales |\n| --- | --- |\n| Q1 | 10 |\n| Q2 |  |\n| Q3 | 30 |",

@@ -365,6 +365,7 @@ def item(text: str, at: int = 0, id: int = 1) -> str:
     return p(text, properties=numbers)
 
 
+WINGDINGS = '<w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr>'
 LISTS = {
     "nothing behind the number": (
         item("总则"),
@@ -416,6 +417,15 @@ LISTS = {
         numbering(level("%1."), level(" ", "bullet")),
         "1. a\n    more\n2. b",
     ),
+    "bullets that are ticks": (
+        item("a") + item("b", 1) + item("c", 2),
+        numbering(
+            level("\uf0fc", "bullet", more=WINGDINGS),
+            level("û", "bullet", more=WINGDINGS),
+            level("\uf0a7", "bullet", more=WINGDINGS),
+        ),
+        "- ✓ a\n  - ✗ b\n    - c",
+    ),
     "a list without such numbers": (item("a", id=9), numbering(level("%1.")), "a"),
 }
 
@@ -432,6 +442,9 @@ STYLES = f"""<w:styles {WORD}>
 <w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>
 <w:style w:type="paragraph" w:styleId="Clause"><w:name w:val="Klausel"/><w:basedOn w:val="H1"/>
 </w:style>
+<w:style w:type="paragraph" w:styleId="H2"><w:name w:val="heading 2"/><w:basedOn w:val="N"/>
+<w:pPr><w:numPr><w:ilvl w:val="1"/><w:numId w:val="1"/></w:numPr></w:pPr></w:style>
+<w:style w:type="paragraph" w:styleId="Part"><w:name w:val="Part"/><w:basedOn w:val="H2"/></w:style>
 <w:style w:type="paragraph" w:styleId="Code"><w:name w:val="Source Code"/></w:style>
 <w:style w:type="paragraph" w:styleId="T"><w:name w:val="Title"/></w:style>
 <w:style w:type="character" w:styleId="Gone"><w:name w:val="g"/><w:rPr><w:vanish/></w:rPr></w:style>
@@ -444,13 +457,16 @@ def test_styles_say_what_is_a_heading_code_or_hidden() -> None:
         p("Lease", style="T")
         + p("Scope", style="H1")
         + p("Fees", style="Clause")
+        + p("Amount", style="H2")
+        + p("Due date", style="Part")
         + p("# run it", style="Code")
         + p("  twice", style="Code")
         + p("A", r("B", '<w:rStyle w:val="Gone"/>'), style="Loop")
     )
-    numbers = numbering(level("Article %1", more='<w:pStyle w:val="H1"/>'))
+    numbers = numbering(level("Article %1", more='<w:pStyle w:val="H1"/>'), level("%1.%2"))
     assert read(body, styles=STYLES, numbering=numbers).text == (
         "# Lease\n\n# Article 1 Scope\n\n# Article 2 Fees\n\n"
+        "## 2.1 Amount\n\n## 2.2 Due date\n\n"
         "```\n# run it\n  twice\n```\n\nA(hidden: B)"
     )
 
@@ -491,6 +507,30 @@ def test_notes_have_their_own_marks_and_follow_their_section() -> None:
     )
 
 
+def test_sections_say_how_their_notes_are_numbered() -> None:
+    def section(more: str) -> str:
+        return f"<w:sectPr><w:footnotePr>{more}</w:footnotePr></w:sectPr>"
+
+    def noted(text: str, kind: str, id: int, more: str = "") -> str:
+        mark = f'<w:r><w:{kind}Reference w:id="{id}"/></w:r>'
+        return p(text, mark, properties=more)
+
+    letters, again = '<w:numFmt w:val="lowerLetter"/>', '<w:numRestart w:val="eachSect"/>'
+    body = noted("A", "footnote", 1) + noted("B", "footnote", 2, section(letters))
+    body += noted("C", "footnote", 3) + noted("D", "endnote", 1) + section(letters + again)
+    found = read(
+        body,
+        footnotes=notes("footnote", n1="First.", n2="Second.", n3="Third."),
+        endnotes=notes("endnote", n1="End."),
+        settings=f'<w:settings {WORD}><w:endnotePr><w:numFmt w:val="decimal"/><w:numStart'
+        ' w:val="4"/></w:endnotePr></w:settings>',
+    )
+    assert found.text == (
+        "A[^a]\n\nB[^b]\n\n[^a]: First.\n[^b]: Second.\n\nC[^a]\n\nD[^4]\n\n"
+        "[^a]: Third.\n[^4]: End."
+    )
+
+
 def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
     chart = (
         f"<c:chartSpace {DRAWING}><c:chart><c:plotArea><c:ser><c:tx><c:v>Rent</c:v></c:tx><c:cat>"
@@ -502,13 +542,15 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         + p('<w:r><w:drawing><c:chart r:id="c1"/></w:drawing></w:r>')
         + '<w:altChunk r:id="a1"/>'
         + '<w:sectPr><w:headerReference w:type="default" r:id="h1"/><w:headerReference'
-        ' w:type="first" r:id="h1"/><w:footerReference w:type="default" r:id="f1"/></w:sectPr>'
+        ' w:type="first" r:id="h2"/><w:headerReference w:type="even" r:id="h2"/><w:footerReference'
+        ' w:type="default" r:id="f1"/></w:sectPr>'
     )
     page = p("Page ", long_field("PAGE", "3"), " of ", long_field("NUMPAGES", "9"))
     relations = links(
         c1="chart charts/chart1.xml",
         a1="aFChunk part.html",
         h1="header header1.xml",
+        h2="header header2.xml",
         f1="footer footer1.xml",
     ).replace(
         "</Relationships>",
@@ -521,6 +563,7 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "word/charts/chart1.xml": chart,
         "word/part.html": "<html><h2>Annex</h2><p>Imported.</p></html>",
         "word/header1.xml": f"<w:hdr {WORD}>{p('NDA v2 of 1 May')}</w:hdr>",
+        "word/header2.xml": f"<w:hdr {WORD}>{p('Draft')}</w:hdr>",
         "word/footer1.xml": f"<w:ftr {WORD}>{page}</w:ftr>",
     }
     result = intake(written(tmp_path / "a.docx", zipped(members)))
@@ -528,6 +571,15 @@ def test_headers_charts_links_and_imported_parts(tmp_path: Path) -> None:
         "[Header: NDA v2 of 1 May]\n\nSee the terms (https://example.org/terms).\n\n"
         "|  | Rent |\n| --- | --- |\n| Q1 |  |\n| Q2 | 900 |\n\n## Annex\n\nImported.\n"
     )
+    for name, source in (
+        (
+            "document",
+            members["word/document.xml"].replace("</w:sectPr>", "<w:titlePg/></w:sectPr>"),
+        ),
+        ("settings", f"<w:settings {WORD}><w:evenAndOddHeaders/></w:settings>"),
+    ):
+        other = WordDocument(Archive(zipped({**members, f"word/{name}.xml": source})))
+        assert "\n\n[Header: Draft]\n\n" in other.read(0).text
 
 
 def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
@@ -536,10 +588,10 @@ def test_a_note_in_the_code_of_a_field_is_not_shown() -> None:
     assert read(body, footnotes=notes("footnote", n2="First.")).text == "yes"
 
 
-def test_a_field_without_an_end_is_said() -> None:
-    found = read(p("a", mark("begin")) + p("gone"))
+def test_fields_without_an_end_or_a_stored_number_are_said() -> None:
+    found = read(p("a", long_field("LISTNUM X")) + p(mark("begin")) + p("gone"))
     assert found.text == "a"
-    assert "does not know (field without an end)" in found.said[0][0]
+    assert "does not know (LISTNUM, field without an end)" in found.said[0][0]
 
 
 def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
@@ -555,6 +607,7 @@ def test_changes_and_unknown_elements_are_said(tmp_path: Path) -> None:
 
 NUMBERS = [
     (28, "lowerLetter", "bb"),
+    (6, "chicago", "††"),
     (1999, "lowerRoman", "mcmxcix"),
     (2, "ordinal", "2nd"),
     (12, "ordinal", "12th"),
