@@ -159,7 +159,7 @@ class Shapes:
             for each in runs:
                 name, text = name_of(each), text_of(each)
                 if name == "r":
-                    line.add(text, "raised" if _is_raised(child(each, "rPr")) else "")
+                    line.add(text, _kind(child(each, "rPr")))
                     shown += text
                 elif name == "br" or (name == "fld" and each.get("type") != "slidenum"):
                     line.add(text)
@@ -186,9 +186,14 @@ def unknown_said(unknown: Counter[str], place: str = "") -> Iterator[tuple[str, 
         yield f"has {total} that specchat does not know ({names})", "save it as PDF, and add that"
 
 
-def _is_raised(properties: Element | None) -> bool:
-    height = "" if properties is None else properties.get("baseline", "")
-    return height[:1].isdigit() and height.strip("0%") != ""
+def _kind(properties: Element | None) -> str:
+    """How letters are shown; see `Line.add`."""
+    if properties is None:
+        return ""
+    if properties.get("strike", "noStrike") != "noStrike":
+        return "struck"
+    height = properties.get("baseline", "")
+    return "raised" if height[:1].isdigit() and height.strip("0%") else ""
 
 
 def text_of(run: Element) -> str:

@@ -212,7 +212,8 @@ def _string(element: Iterable[Element]) -> str:
             line.add(each.text or "")
         elif name == "r":
             raised = value_of(each, "rPr", "vertAlign") == "superscript"
-            line.add(text_of(each), "raised" if raised else "")
+            struck = is_on(child(each, "rPr", "strike"))
+            line.add(text_of(each), "struck" if struck else "raised" if raised else "")
     return _unescaped(line.text())
 
 

@@ -163,6 +163,10 @@ ROWS = {
         row(1, text("").replace("<t></t>", f"<r><t>10</t></r><r>{RAISED}<t>6</t></r>")),
         "| 10^6 |\n| --- |",
     ),
+    "struck runs": (
+        row(1, text("").replace("<t></t>", "<r><rPr><strike/></rPr><t>5</t></r><r><t> 6</t></r>")),
+        "| ~~5~~ 6 |\n| --- |",
+    ),
     "formulas of one or more cells": (
         row(
             1,

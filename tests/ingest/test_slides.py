@@ -78,6 +78,7 @@ def either(choice: str, fallback: str) -> str:
 
 TEXTS = {
     "a raised digit": (sp(p(run("10") + run("6", '<a:rPr baseline="30000"/>'))), "10^6"),
+    "struck words": (sp(p(run("5", '<a:rPr strike="sngStrike"/>') + run(" 6"))), "~~5~~ 6"),
     "a lowered digit": (sp(p(run("H") + run("2", '<a:rPr baseline="-25000"/>'))), "H2"),
     "a title": (sp(p("Plan"), role="title"), "# Plan"),
     "bullets of the layout": (sp(p("One"), p("Two"), role="body"), "- One\n- Two"),
