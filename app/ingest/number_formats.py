@@ -22,7 +22,6 @@ _PIECE = re.compile(
 _LETTERS = frozenset("ymdhs")
 _DIGITS = frozenset("0#?.,")
 _SEPARATORS = " '\u2019\u00a0\u202f"
-_DAY = timedelta(days=1)
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July",
     "August", "September", "October", "November", "December",
