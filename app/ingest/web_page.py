@@ -59,6 +59,8 @@ _LIST_FORMATS = {
 }  # fmt: skip
 _MAX_TABLES = 30
 """Tables that are nested deeper are read as lines."""
+_MAX_QUOTES = 20
+"""Quotes that are nested deeper have no marks of their own."""
 _MAX_CELL = 1_000
 """Maximum characters of a cell of a table; longer ones are columns of a page."""
 _MAX_ADDRESS = 100
@@ -154,7 +156,7 @@ class _Reader:
         """None: nested too deeply."""
         self._marks: dict[str, str] = {}
         """Marks of notes, by the ids of the notes."""
-        self._raised = self._struck = 0
+        self._raised = self._struck = self._quotes = 0
         self._is_reading = 0
         self._choice: Choice | None = None
         self._formula: Formula | None = None
@@ -307,6 +309,19 @@ class _Reader:
         flow.note = self._marks.get(tag.attributes.get("id", ""), "")
         yield
         flow.note = ""
+
+    def _blockquote(self, tag: Tag) -> Iterator[None]:
+        outer = self._flow
+        if self._quotes == _MAX_QUOTES:
+            yield
+            return
+        self._quotes += 1
+        inner = self._flow = Flow()
+        inner.note, outer.note = outer.note, ""
+        yield
+        self._quotes -= 1
+        self._flow = outer
+        outer.quote(inner)
 
     def _heading(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
@@ -533,7 +548,8 @@ class _Reader:
         yield
 
     _HANDLERS: ClassVar[dict[str, _Handler]] = {
-        "a": _a, "aside": _aside, "br": _br, "button": _label, "label": _label, "li": _li,
+        "a": _a, "aside": _aside, "blockquote": _blockquote, "br": _br, "button": _label,
+        "label": _label, "li": _li,
         "math": _math, "option": _option, "pre": _pre, "rt": _rt, "rtc": _rt, "ruby": _ruby,
         "select": _select, "sup": _sup, "table": _table, "td": _td, "th": _td, "tr": _tr,
         "tspan": _tspan,

@@ -361,6 +361,27 @@ def test_paragraphs_headings_and_code(source: str) -> None:
     assert page_text(source) == BLOCKS[source] + "\n"
 
 
+QUOTES = {
+    "<div>A</div><blockquote>B<br>C<p>D</blockquote>E": "A\n\n> B\n> C\n>\n> D\n\nE",
+    "<blockquote>A<blockquote>B</blockquote>C</blockquote>": "> A\n>\n> > B\n>\n> C",
+    "<blockquote>A</blockquote><blockquote>B</blockquote>": "> A\n\n> B",
+    "<blockquote><ol><li>A<ul><li>B</ul></ol>": "> 1. A\n>   - B",
+    "<blockquote><table><tr><td>A<td>B</table></blockquote>": "> | A | B |\n> | --- | --- |",
+    "<ol><li><blockquote>A</blockquote>B</ol>": "1.\n\n> A\n\n  B",
+    "<table><tr><td><blockquote>A</blockquote><td>B</table>": "| > A | B |\n| --- | --- |",
+    "<table><tr><td><blockquote>A</table>B": "> A\n\nB",
+    "<table role=presentation><tr><td><blockquote>A</blockquote><td>B</table>": "> A\n\nB",
+    "A<blockquote> </blockquote>B": "A\n\nB",
+    "<blockquote>" * 40 + "A": "> " * 20 + "A",
+}
+
+
+@table("source", QUOTES)
+def test_quotes(source: str) -> None:
+    assert page_text(source) == QUOTES[source] + "\n"
+    assert mail_text(source) == QUOTES[source] + "\n"
+
+
 def test_code_has_no_headings() -> None:
     text = page_text("<h1>Use</h1><pre># as root</pre><p># as root</p>")
     assert [each.title for each in headings(text)] == ["Use"]
@@ -388,8 +409,8 @@ def test_mails_in_html(source: str) -> None:
 HOSTILE = """<|<a ='|<!--|<a |<a "|<a '" |</|<!|<script>|<svg>|<a b=|&|<ul>|<pre>|<table><tr><td>
     |<table><tr><td>x</table>|<ol reversed><li>|<b><p>|<p><b>|</div>|<b></i>|<sup>x
     |<sup><a href=#>1|<ruby>x<rt>y|<math>|<math><mi>x|<mrow>x|<math><mi>x<b/>|<select><option>x
-    |<li><h1>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>|<p hidden>
-    |<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
+    |<li><h1>x|<blockquote>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>
+    |<p hidden>|<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
     "\n    ", ""
 ).split("|")
 
