@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
+from app.ingest.html_styles import declarations, effects
+
 _TOKEN = re.compile(
     r"""([^<]*+)(?:<(/?)([a-zA-Z][^\s/>]{0,50}+)"""
     r"""((?:[^"'=>]++|=\s*+(?:"[^"<>]*+"|'[^'<>]*+')?+)*+)>)?+"""
@@ -22,6 +24,7 @@ _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
 _LOOK = re.compile("hidden|none|collapse|popover|color|background", re.IGNORECASE)
+_CDATA = "<![CDATA["
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 
 _RAW = {
@@ -63,15 +66,17 @@ class Tag:
     @cached_property
     def style(self) -> dict[str, str]:
         """The declarations of the attribute `style`, in lower case."""
-        text = self.attributes.get("style", "").lower()
-        declarations = (each.partition(":") for each in text.split(";"))
-        return {
-            name.strip(): value.replace("!important", "").strip() for name, _, value in declarations
-        }
+        has_style = "style" in self.source.lower()
+        return declarations(self.attributes.get("style", "")) if has_style else {}
+
+    @cached_property
+    def effects(self) -> frozenset[str]:
+        """What the attribute `style` does (see `html_styles.effects`)."""
+        return effects(self.style) if self.style else frozenset()
 
 
-def parts(source: str) -> Iterator[Tag | str]:
-    """Yield the tags and texts."""
+def parts(source: str, is_xml: bool = False) -> Iterator[Tag | str]:
+    """Yield the tags and texts. `is_xml`: sections of CDATA are texts, not comments."""
     tag_of = lru_cache(_MAX_KNOWN)(Tag)
     at, unclosed = 0, set[str]()
     while at < len(source) and (token := _TOKEN.match(source, at)) is not None:
@@ -94,6 +99,10 @@ def parts(source: str) -> Iterator[Tag | str]:
                 at = len(source) if closing is None else closing.start()
         elif source.startswith("<!--", at):
             at = _after("-->", source, at + 2)  # `<!-->` is a complete comment
+        elif is_xml and source.startswith(_CDATA, at):
+            end = _after("]]>", source, at)
+            yield source[at + len(_CDATA) : end].removesuffix("]]>")
+            at = end
         elif source.startswith(("<!", "<?", "</"), at):
             at = _after(">", source, at)
         elif at < len(source):

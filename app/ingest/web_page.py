@@ -111,7 +111,7 @@ def markup_text(source: str) -> str:
 def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
     def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
         reader = _Reader(kind, hides, _STYLE_SHEET.search(source) is not None, items)
-        for number, part in enumerate(parts(source)):
+        for number, part in enumerate(parts(source, is_xml=kind is _Kind.BOOK)):
             if number % _PARTS == 0:
                 check()
             if isinstance(part, str):
@@ -260,6 +260,21 @@ class _Reader:
 
     def _opened(self, tag: Tag) -> Iterator[None] | None:
         """What is to be done with an element; None if its content is only text of the line."""
+        effects = tag.effects
+        own = self._by_name(tag, "block" in effects)
+        by_style = [self._del(tag)] if "struck" in effects else []
+        if "raised" in effects and tag.name not in SPECIAL:
+            by_style.append(self._sup(tag))
+        return self._all([*by_style, *([own] if own else [])]) if by_style else own
+
+    def _all(self, rests: Sequence[Iterator[None]]) -> Iterator[None]:
+        for rest in rests:
+            next(rest, None)
+        yield
+        for rest in reversed(rests):
+            next(rest, None)
+
+    def _by_name(self, tag: Tag, is_block: bool) -> Iterator[None] | None:
         name, flow = tag.name, self._flow
         if self._choice is not None and name not in ("option", "select"):
             return None
@@ -268,12 +283,9 @@ class _Reader:
         handler = self._HANDLERS.get(name)
         if name in PARAGRAPHS:
             return self._block(tag, flow.end_paragraph, handler)
-        if name in LINES:
+        if name in LINES or (is_block and name != "br"):
             return self._block(tag, flow.end_line, handler)
-        if handler is not None:
-            return handler(self, tag)
-        is_raised = "super" in tag.source and tag.style.get("vertical-align") == "super"
-        return self._sup(tag) if is_raised else None
+        return handler(self, tag) if handler is not None else None
 
     # ------------------------------------------------------------------------------ blocks
 

@@ -43,6 +43,7 @@ PARTS = {
     "<nav><ol><li><a href='a'>1 Aims</a><ol><li>1.1 Scope</li></ol></li></ol></nav>": (
         "1 Aims\n  1.1 Scope"
     ),
+    "<p>if <![CDATA[a < b && <c>]]> then</p><p><![CDATA[d": "if a < b && <c> then\n\nd</html>",
     "<p>{{ as it stands }}</p>": "{{ as it stands }}",
     "<p>A<a id='x'/>B</p><td/>": "AB",
     "<p>Half is <m:math><m:mfrac><m:mn>1</m:mn><m:mn>2</m:mn></m:mfrac></m:math>.</p>": (
