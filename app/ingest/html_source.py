@@ -25,6 +25,7 @@ _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
 _LOOK = re.compile("hidden|none|collapse|popover|color|background", re.IGNORECASE)
 _CDATA = "<![CDATA["
+_NONE = frozenset[str]()
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 
 _RAW = {
@@ -54,6 +55,8 @@ class Tag:
         """Whether the element has no content, as `<br>` and `<td/>`."""
         self.has_look = name == "dialog" or _LOOK.search(source) is not None
         """Whether its attributes may hide the element, or colour it."""
+        self.effects = effects(self.style) if "style" in source.lower() else _NONE
+        """What the attribute `style` does (see `html_styles.effects`)."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -66,13 +69,7 @@ class Tag:
     @cached_property
     def style(self) -> dict[str, str]:
         """The declarations of the attribute `style`, in lower case."""
-        has_style = "style" in self.source.lower()
-        return declarations(self.attributes.get("style", "")) if has_style else {}
-
-    @cached_property
-    def effects(self) -> frozenset[str]:
-        """What the attribute `style` does (see `html_styles.effects`)."""
-        return effects(self.style) if self.style else frozenset()
+        return declarations(self.attributes.get("style", ""))
 
 
 def parts(source: str, is_xml: bool = False) -> Iterator[Tag | str]:

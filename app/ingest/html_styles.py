@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import compress
 
 Sheet = Mapping[str, frozenset[str]]
 """For `.name` or `element.name`, what is done with elements of this class."""
@@ -27,15 +28,14 @@ def declarations(text: str) -> dict[str, str]:
 
 def effects(style: Mapping[str, str]) -> frozenset[str]:
     """Those of `raised`, `struck` and `block` that describe an element with these declarations."""
-    is_moved = style.get("position") == "relative" and style.get("top", "").startswith("-")
-    is_small = _SMALL.fullmatch(style.get("font-size", "")) is not None
-    line = style.get("text-decoration", "") + style.get("text-decoration-line", "")
-    found = {
-        "raised": style.get("vertical-align") == "super" or (is_moved and is_small),
-        "struck": "line-through" in line,
-        "block": style.get("display") in _BLOCKS,
-    }
-    return frozenset(name for name, is_so in found.items() if is_so)
+    is_raised = style.get("vertical-align") == "super" or (
+        style.get("position") == "relative"
+        and style.get("top", "").startswith("-")
+        and _SMALL.fullmatch(style.get("font-size", "")) is not None
+    )
+    line = style.get("text-decoration") or style.get("text-decoration-line", "")
+    found = (is_raised, "line-through" in line, style.get("display") in _BLOCKS)
+    return frozenset(compress(("raised", "struck", "block"), found))
 
 
 def sheet_in(page: str) -> Sheet:

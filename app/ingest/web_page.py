@@ -260,21 +260,23 @@ class _Reader:
 
     def _opened(self, tag: Tag) -> Iterator[None] | None:
         """What is to be done with an element; None if its content is only text of the line."""
-        effects = tag.effects
+        if tag.effects:
+            return self._styled(tag, tag.effects)
+        return self._by_name(tag)
+
+    def _styled(self, tag: Tag, effects: frozenset[str]) -> Iterator[None]:
         own = self._by_name(tag, "block" in effects)
         by_style = [self._del(tag)] if "struck" in effects else []
         if "raised" in effects and tag.name not in SPECIAL:
             by_style.append(self._sup(tag))
-        return self._all([*by_style, *([own] if own else [])]) if by_style else own
-
-    def _all(self, rests: Sequence[Iterator[None]]) -> Iterator[None]:
+        rests = [*by_style, own] if own is not None else by_style
         for rest in rests:
             next(rest, None)
         yield
         for rest in reversed(rests):
             next(rest, None)
 
-    def _by_name(self, tag: Tag, is_block: bool) -> Iterator[None] | None:
+    def _by_name(self, tag: Tag, is_block: bool = False) -> Iterator[None] | None:
         name, flow = tag.name, self._flow
         if self._choice is not None and name not in ("option", "select"):
             return None
