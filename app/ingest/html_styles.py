@@ -6,7 +6,7 @@ Of style sheets only the rules for single classes are read that raise or strike 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import compress
 
 Sheet = Mapping[str, frozenset[str]]
@@ -16,6 +16,7 @@ _STYLE_TAG = re.compile(r"</?style\b[^>]{0,200}+>", re.IGNORECASE)
 _TELLING = re.compile("super|relative|line-through", re.IGNORECASE)
 _SMALL = re.compile(r"0?\.\d{1,9}em|[1-8]?\d%")
 _BLOCKS = ("block", "flex", "grid", "table")
+_NONE = frozenset[str]()
 _MAX_SHEET = 200_000
 """Maximum characters of a style sheet; the rest is ignored."""
 
@@ -38,6 +39,12 @@ def effects(style: Mapping[str, str]) -> frozenset[str]:
     return frozenset(compress(("raised", "struck", "block"), found))
 
 
+def of_classes(name: str, classes: Iterable[str], sheet: Sheet) -> frozenset[str]:
+    """The effects of a style sheet on an element of this name."""
+    keys = (key for each in classes for key in (f".{each}", f"{name}.{each}"))
+    return _NONE.union(*(sheet[key] for key in keys if key in sheet))
+
+
 def sheet_in(page: str) -> Sheet:
     """The style sheet that is written in a page."""
     return sheet("".join(_STYLE_TAG.split(page)[1::2]))
@@ -55,7 +62,7 @@ def sheet(css: str) -> Sheet:
             selectors, _, text = rule.partition("{")
             for selector in map(str.strip, selectors.rpartition(";")[2].split(",")):
                 if _CLASS.fullmatch(selector):
-                    known = found.get(selector, frozenset())
+                    known = found.get(selector, _NONE)
                     found[selector] = known | effects(declarations(text)) - {"block"}
         depth = max(0, depth + opened - 1)
     return found

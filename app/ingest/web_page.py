@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from itertools import islice, takewhile
 from typing import ClassVar
 
 from app.ingest import markdown
@@ -23,6 +24,7 @@ from app.ingest.html_elements import (
     names,
 )
 from app.ingest.html_source import Tag, parts
+from app.ingest.html_styles import Sheet, of_classes, sheet_in
 from app.ingest.list_numbers import formatted
 from app.ingest.page_parts import (
     Cell,
@@ -70,6 +72,8 @@ _NO_GROUND = names("none transparent inherit initial unset")
 _NOTE_LINKS = names("noteref doc-noteref footnote-ref footnote-reference")
 _NOTES = names("footnote endnote rearnote note doc-footnote doc-endnote")
 _UNREAD = names("template noscript object audio video canvas datalist rp")
+_MAX_LINKS = 40
+"""Tags at the beginning of a page among which links to style sheets are looked for."""
 _PARTS = 64
 """Tags and texts between two checks."""
 
@@ -102,15 +106,28 @@ def mail_text(source: str, check: Callable[[], None] = lambda: None) -> str:
     return _shown(source, _Kind.MAIL, check).whole
 
 
-def markup_text(source: str) -> str:
+def markup_text(source: str, sheets: Sequence[Sheet] = ()) -> str:
     """The text of a part of a document that is written in HTML, such as a section of a book; empty
-    if it has none."""
-    return _shown(source, _Kind.BOOK, lambda: None).whole
+    if it has none. `sheets` are those that it links to."""
+    return _shown(source, _Kind.BOOK, lambda: None, sheets).whole
 
 
-def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
+def linked_sheets(source: str) -> Iterator[str]:
+    """Yield the addresses of the first style sheets that a page links to."""
+    links = (part for part in parts(source) if isinstance(part, Tag))
+    for tag in islice(takewhile(lambda tag: tag.name != "body", links), _MAX_LINKS):
+        if tag.name == "link" and "stylesheet" in tag.attributes.get("rel", ""):
+            yield tag.attributes.get("href", "")
+
+
+def _shown(
+    source: str, kind: _Kind, check: Callable[[], None], sheets: Sequence[Sheet] = ()
+) -> _Reader:
+    has_sheet = _STYLE_SHEET.search(source) is not None
+    known = [each for each in (*sheets, sheet_in(source) if has_sheet else {}) if each]
+
     def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
-        reader = _Reader(kind, hides, _STYLE_SHEET.search(source) is not None, items)
+        reader = _Reader(kind, hides, has_sheet, known, items)
         for number, part in enumerate(parts(source, is_xml=kind is _Kind.BOOK)):
             if number % _PARTS == 0:
                 check()
@@ -136,9 +153,16 @@ class _Reader:
     of the element.
     """
 
-    def __init__(self, kind: _Kind, hides: bool, has_sheet: bool, items: Sequence[int]) -> None:
+    def __init__(
+        self,
+        kind: _Kind,
+        hides: bool,
+        has_sheet: bool,
+        sheets: Sequence[Sheet],
+        items: Sequence[int],
+    ) -> None:
         """`hides`: leave out hidden elements. `has_sheet`: a style sheet may change colours.
-        `items` are the numbers of items of reversed lists."""
+        `sheets` are those that are known. `items` are the numbers of items of reversed lists."""
         self.hides = hides
         self.is_template = False
         """Whether the text has placeholders."""
@@ -147,6 +171,7 @@ class _Reader:
         self.reversed: list[OpenList] = []
         self.whole = ""
         self._kind, self._items, self._has_sheet = kind, items, has_sheet
+        self._sheets = sheets
         self._unread = kind.value | _UNREAD if hides else frozenset[str]()
         self._elements = OpenElements()
         self._has_ground = False
@@ -260,9 +285,11 @@ class _Reader:
 
     def _opened(self, tag: Tag) -> Iterator[None] | None:
         """What is to be done with an element; None if its content is only text of the line."""
-        if tag.effects:
-            return self._styled(tag, tag.effects)
-        return self._by_name(tag)
+        effects = tag.effects
+        if self._sheets and "class" in tag.source:
+            classes = tag.attributes.get("class", "").split()
+            effects = effects.union(*(of_classes(tag.name, classes, each) for each in self._sheets))
+        return self._styled(tag, effects) if effects else self._by_name(tag)
 
     def _styled(self, tag: Tag, effects: frozenset[str]) -> Iterator[None]:
         own = self._by_name(tag, "block" in effects)

@@ -96,6 +96,19 @@ def test_names_with_signs(name: str) -> None:
     assert Book(Archive(book(listed, **{name: "<p>A</p>"}))).read(0).text == "A\n"
 
 
+def test_style_sheets_that_a_section_links_to() -> None:
+    links = "".join(f"<link rel='stylesheet' href='{each}'/>" for each in ("x.xhtml", "no.css"))
+    section = f"<html><head>{links}</head><body><p>a<i class='s'>2</i></p></body></html>"
+    data = book(
+        package("a", "b", a="a.xhtml", b="b.xhtml"),
+        a=section,
+        b="<p>B<i class='s'>2</i>",
+        x=".s{vertical-align:super}",
+    )
+    read = Book(Archive(data)).read
+    assert [read(0).text, read(1).text] == ["a^2\n", "B2\n"]
+
+
 def test_entities_in_a_package_are_refused(tmp_path: Path) -> None:
     entity = "<!DOCTYPE package [<!ENTITY a 'A'>]>"
     data = book(entity + package("a", a="a.xhtml"), a="<!DOCTYPE html><p>A</p>")

@@ -147,6 +147,25 @@ def test_raised_text_and_the_marks_of_notes(source: str) -> None:
     assert page_text(f"<p>{source}") == RAISED[source] + "\n"
 
 
+SHEETS = {
+    ".s { vertical-align: super }": "a^2 b",
+    "@import 'a.css'; /* } */ b.x, i.s{font-size:58%;Vertical-Align:super}": "a^2 b",
+    ".s { position: relative; top: -0.33em; font-size: 0.58em }": "a^2 b",
+    ".s{text-decoration:line-through}": "a~~2~~ b",
+    ".s{text-decoration-line:line-through} .s{vertical-align:super}": "a~~2~~ b",
+    "@media print{.t{color:red} .s{vertical-align:super}}": "a2 b",
+    "b.s, p .s, .s:hover, .S, .s i{vertical-align:super}": "a2 b",
+    ".s{display:block} .s{display:none} .s{vertical-align:sub}": "a2 b",
+    ".s{vertical-align:super": "a^2 b",
+}
+
+
+@table("sheet", SHEETS)
+def test_classes_that_raise_or_strike(sheet: str) -> None:
+    page = f"<html><style type='text/css'>{sheet}</style><p>a<i class='t s'>2</i> b"
+    assert page_text(page) == SHEETS[sheet] + "\n"
+
+
 MATH = {
     "<mfrac><mn>1</mn><mn>2</mn></mfrac>": "1/2",
     "<msup><mi>x</mi><mn>2</mn></msup><mo>&lt;</mo><mn>4</mn>": "x^2<4",
@@ -418,7 +437,7 @@ HOSTILE = """<|<a ='|<!--|<a |<a "|<a '" |</|<!|<script>|<svg>|<a b=|&|<ul>|<pre
     |<table><tr><td>x</table>|<ol reversed><li>|<b><p>|<p><b>|</div>|<b></i>|<sup>x
     |<sup><a href=#>1|<ruby>x<rt>y|<math>|<math><mi>x|<mrow>x|<math><mi>x<b/>|<select><option>x
     |<li><h1>x|<blockquote>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>
-    |<p hidden>|<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
+    |<style>.a{/*|<style |<p hidden>|<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
     "\n    ", ""
 ).split("|")
 
