@@ -102,11 +102,15 @@ class Run:
 
     def is_raised_above(self, base: Run) -> bool:
         """Whether the letters are smaller and higher than those of another run."""
+        return self._is_shifted(base, self.y - base.y)
+
+    def is_lowered_below(self, base: Run) -> bool:
+        return self._is_shifted(base, base.y - self.y)
+
+    def _is_shifted(self, base: Run, by: float) -> bool:
         size = base.size
-        return (
-            _SMALLEST * size <= self.size <= _SMALLER * size
-            and _LOWEST * size <= self.y - base.y <= _HIGHEST * size
-        )
+        is_smaller = _SMALLEST * size <= self.size <= _SMALLER * size
+        return is_smaller and _LOWEST * size <= by <= _HIGHEST * size
 
     def follows(self, before: Run, size: float, gaps: tuple[float, float]) -> bool:
         """Whether it stands beside the run before."""
@@ -568,22 +572,27 @@ def _is_outside(run: Run, page: Box) -> bool:
 
 
 def _mark_raised(runs: Sequence[Run]) -> None:
-    """Mark raised runs, and join lines that PDFium ended before or after them."""
+    """Mark raised runs, and join lines that PDFium ended before or after raised and lowered
+    ones."""
     base: Run | None = None
+    is_shifted = False
     for before, run in pairwise(runs):
-        if base is None or before.kind != "raised":
+        if base is None or not is_shifted:
             base = before
+        was_shifted, is_shifted = is_shifted, False
         if (
             not run.kind
-            and run.is_raised_above(base)
             and run.follows(before, base.size, _RAISED_GAPS)
             and len(run.text) <= _MAX_RAISED
+            and (run.is_raised_above(base) or run.is_lowered_below(base))
         ):
-            run.kind, run.before = "raised", ""
+            is_shifted, run.before = True, ""
             if run.text.strip() in _DEGREES:
-                run.kind, run.text = "", "°"
+                run.text = "°"
+            elif run.y > base.y:
+                run.kind = "raised"
         elif (
-            before.kind == "raised"
+            was_shifted
             and run.is_level_with(base)
             and run.follows(before, base.size, (_RAISED_GAPS[0], math.inf))
             and "\n" in run.before

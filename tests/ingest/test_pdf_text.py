@@ -74,7 +74,7 @@ def shown(*contents: str, **more: object) -> str:
     return pages_of(pdf_file(*contents, **more))[0].text  # type: ignore[arg-type]
 
 
-SMALL, LARGE = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts"
+SMALL, LARGE, LOW = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts", "/F1 8 Tf -3 Ts"
 
 
 @table(
@@ -86,7 +86,12 @@ SMALL, LARGE = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts"
         (f"(On the 1) Tj {SMALL} (st) Tj {LARGE} ( of May) Tj", "On the 1st of May"),
         (f"(3) Tj {SMALL} (1) Tj {LARGE} (/2 hours) Tj", "3 1/2 hours"),
         (f"(33) Tj {SMALL} (\\260) Tj {LARGE} ( or more) Tj", "33° or more"),
-        ("(H) Tj /F1 7 Tf -3 Ts (2) Tj /F1 12 Tf 0 Ts (O) Tj", "H2O"),
+        (
+            f"(H) Tj {LOW} (2) Tj {LARGE} (O, CO) Tj {LOW} (2) Tj {LARGE} ( rose) Tj",
+            "H2O, CO2 rose",
+        ),
+        (f"(x) Tj {LOW} (1) Tj {LARGE} (+x) Tj {LOW} (i) Tj (,2) Tj {LARGE} (=5) Tj", "x1+xi,2=5"),
+        (f"(is low,) Tj {LOW} ( ) Tj 20 -3 Td (too) Tj", "is low,\ntoo"),
         ("(L) Tj /F1 8 Tf 2.5 Ts 3.1 0 Td (A) Tj /F1 12 Tf 0 Ts (TEX) Tj", "LATEX"),
         (
             f"(It rose.) Tj {SMALL} (1) Tj {LARGE} ( Then it fell.) Tj"

@@ -437,9 +437,8 @@ HOSTILE = """<|<a ='|<!--|<a |<a "|<a '" |</|<!|<script>|<svg>|<a b=|&|<ul>|<pre
     |<table><tr><td>x</table>|<ol reversed><li>|<b><p>|<p><b>|</div>|<b></i>|<sup>x
     |<sup><a href=#>1|<ruby>x<rt>y|<math>|<math><mi>x|<mrow>x|<math><mi>x<b/>|<select><option>x
     |<li><h1>x|<blockquote>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>
-    |<style>.a{/*|<style |<p hidden>|<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
-    "\n    ", ""
-).split("|")
+    |<style>.a{/*|<style |<p hidden>|<b hidden>x|<a href=x>x
+    |<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace("\n    ", "").split("|")
 
 
 @pytest.mark.parametrize("read", [page_text, markup_text])
