@@ -586,7 +586,9 @@ def _mark_raised(runs: Sequence[Run]) -> None:
             and len(run.text) <= _MAX_RAISED
             and (run.is_raised_above(base) or run.is_lowered_below(base))
         ):
-            is_shifted, run.before = True, ""
+            is_shifted = True
+            if run.y > base.y or "\n" in run.before:
+                run.before = ""
             if run.text.strip() in _DEGREES:
                 run.text = "°"
             elif run.y > base.y:
