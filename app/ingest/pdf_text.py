@@ -23,6 +23,7 @@ from pypdfium2 import raw
 from app.ingest.line_ends import HYPHEN
 from app.ingest.markdown import Line, visible
 from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
+from app.ingest.pdf_right_to_left import has_letters, with_brackets, with_ligatures
 from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
 
 MAX_CHARACTERS = 200_000
@@ -185,11 +186,19 @@ def page_text(
         if is_large or (is_plain and unknown < _FEW):
             text = textpage.get_text_range()
             if is_large or text.count("\n") < objects.levels():
+                if has_letters(text):
+                    text = _with_ligatures(textpage, text)
+                    text = "\n".join(with_brackets(text.split("\n")))
                 return PageText(text, (), objects, unknown)
         if is_uniform:
             objects.read()
         found = _PageByRuns(textpage, objects, unknown >= _FEW).lines(unseen, lines)
-        return PageText("\n".join(line.text for line in found), found, objects, unknown)
+        text = "\n".join(line.text for line in found)
+        if has_letters(text):
+            texts = with_brackets([line.text for line in found])
+            found = [replace(line, text=shown) for line, shown in zip(found, texts, strict=True)]
+            text = "\n".join(texts)
+        return PageText(text, found, objects, unknown)
     finally:
         textpage.close()
 
@@ -202,6 +211,19 @@ def cleaned(text: str) -> str:
     if UNKNOWN in text or not shown.isprintable():
         text = _OWN_BULLET.sub("•", visible(_UNKNOWN.sub(UNKNOWN, text)))
     return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def _with_ligatures(textpage: pypdfium2.PdfTextPage, text: str) -> str:
+    """A text of the page, if it has one character for each of PDFium's."""
+    if len(text) != raw.FPDFText_CountChars(textpage):
+        return text
+
+    def place(index: int) -> tuple[float, ...]:
+        point = Rows("d", 2, 1)
+        pdfium.FPDFText_GetCharOrigin(textpage.raw, index, point.column(0)[0], point.column(1)[0])
+        return next(iter(point))
+
+    return with_ligatures(text, place)
 
 
 def _middle_line(box: Box) -> Box:
@@ -303,7 +325,7 @@ class _PageByRuns:
     ) -> None:
         self._page, self._handle, self._objects = textpage, textpage.raw, objects
         self._count: int = raw.FPDFText_CountChars(textpage)
-        self._text = self._characters(mark_unknown)
+        self._text = _with_ligatures(textpage, self._characters(mark_unknown))
         self._runs = self._read_runs()
 
     def lines(self, unseen: set[int], struck_by: _StruckLines) -> list[TextLine]:

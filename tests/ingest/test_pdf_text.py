@@ -464,6 +464,31 @@ def test_characters_without_a_meaning() -> None:
     assert shown(lines("Kun\\255di\\255gung")) == "Kun-di-gung"  # these are drawn
 
 
+@table(
+    "drawn, expected",
+    [
+        ("B A", "لا ح"),
+        ("BA C", "د لاح"),
+        ("BDE C", "د الح"),  # two glyphs
+        ("\\)B\\( A", "لا (ح)"),
+        ("\\(B\\) A", "لا (ح)"),
+        ("\\)B A", "لا ح("),
+    ],
+)
+@pytest.mark.parametrize("after", ["", f"0 -90 Td /F1 12 Tf (m) Tj {SMALL} (2) Tj"])
+def test_letters_that_are_written_to_the_left(drawn: str, expected: str, after: str) -> None:
+    letters = "<41> <06440627>\n<42> <062D>\n<43> <062F>\n<44> <0644>\n<45> <0627>"
+    unicode = (
+        "begincmap\n1 begincodespacerange\n<00> <ff>\nendcodespacerange\n"
+        f"5 beginbfchar\n{letters}\nendbfchar\nendcmap"
+    )
+    font = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/ToUnicode 8 0 R>>"
+    content = f"BT /F3 12 Tf 72 700 Td ({drawn}) Tj {after} ET"
+    assert (
+        shown(content, more=[font, stream(unicode)], fonts="/F3 7 0 R").split("\n")[0] == expected
+    )
+
+
 FORM = (
     "<xdp:xdp xmlns:xdp='http://ns.adobe.com/xdp/'><x:datasets"
     " xmlns:x='http://www.xfa.org/schema/xfa-data/1.0/'><x:data><form><rent>4500</rent>"
