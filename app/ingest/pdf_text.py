@@ -704,6 +704,8 @@ def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     shown: list[TextLine] = []
     at = 0
     for start, end, table in tables(rows):
+        if shown and at == start:
+            shown.append(TextLine("", lines[start].y))
         shown += lines[at:start]
         for number, text in enumerate(table):
             line = lines[start + max(0, number - 1)]
