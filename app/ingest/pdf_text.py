@@ -24,7 +24,7 @@ from app.ingest.line_ends import HYPHEN
 from app.ingest.markdown import Line, visible
 from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
 from app.ingest.pdf_right_to_left import has_letters, with_brackets, with_ligatures
-from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
+from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, add_row, gap_between_cells, tables
 
 MAX_CHARACTERS = 200_000
 """Maximum number of characters of a page that is put together from runs."""
@@ -697,20 +697,22 @@ def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     parts = [[] if _is_fixed(line) else _parts(line) for line in lines]
     if max(map(len, parts), default=0) < MIN_COLUMNS:
         return [*lines]
-    rows = [
-        Row(line.y, line.size, [Cell(p[0].left, p[-1].right, _shown(p).strip()) for p in found])
-        for line, found in zip(lines, parts, strict=True)
-    ]
+    rows, numbers = list[Row](), list[int]()
+    for number, (line, found) in enumerate(zip(lines, parts, strict=True)):
+        cells = [Cell(p[0].left, p[-1].right, _shown(p).strip()) for p in found]
+        add_row(rows, Row(line.y, line.y, line.size, cells))
+        numbers.append(number)
+        del numbers[len(rows) :]
     shown: list[TextLine] = []
     at = 0
     for start, end, table in tables(rows):
-        if shown and at == start:
-            shown.append(TextLine("", lines[start].y))
-        shown += lines[at:start]
+        if shown and at == numbers[start]:
+            shown.append(TextLine("", lines[at].y))
+        shown += lines[at : numbers[start]]
         for number, text in enumerate(table):
-            line = lines[start + max(0, number - 1)]
+            line = lines[numbers[start + max(0, number - 1)]]
             shown.append(TextLine(text, line.y, line.runs if number != 1 else ()))
-        at = end
+        at = numbers[end] if end < len(rows) else len(lines)
     return [*shown, *lines[at:]]
 
 

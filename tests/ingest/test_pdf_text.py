@@ -267,6 +267,34 @@ def test_tables_with_empty_cells(rows: list[list[str]], expected: str) -> None:
     assert shown(cells(*rows)) == expected
 
 
+HEADER = cells(["Pos", "Item", "Fee", "Sum"])
+WRAPPED = at(72, 670, "One") + at(172, 670, "A long") + at(172, 656, "name")
+LAST = at(72, 630, "Two") + at(372, 630, "7")
+
+
+@table(
+    "content, expected",
+    [
+        (
+            HEADER + WRAPPED + at(272, 670, "5") + at(372, 670, "6") + LAST,
+            "| Pos | Item | Fee | Sum |\n| --- | --- | --- | --- |\n| One | A long name | 5 | 6 |\n"
+            "| Two |  |  | 7 |",
+        ),
+        (
+            HEADER + WRAPPED + at(272, 670, "5") + at(272, 656, "EUR") + at(372, 670, "6") + LAST,
+            "| Pos | Item | Fee | Sum |\n| --- | --- | --- | --- |\n"
+            "| One | A long name | 5 EUR | 6 |\n| Two |  |  | 7 |",
+        ),
+        (
+            "".join(at(x, y, f"{x} {y}") for x in (72, 172, 272) for y in (700, 686, 672)),
+            "72 700\n72 686\n72 672\n172 700\n172 686\n172 672\n272 700\n272 686\n272 672",
+        ),
+    ],
+)
+def test_tables_with_cells_of_several_lines(content: str, expected: str) -> None:
+    assert shown(content) == expected
+
+
 def test_struck_words() -> None:
     line = "72 704 m 132 704 l S "
     assert shown(text("(The old fee) Tj ( is gone.) Tj") + line) == "~~The old fee~~ is gone."
