@@ -87,15 +87,21 @@ def tables(rows: Sequence[Row]) -> Iterator[tuple[int, int, list[str]]]:
             start += 1
             continue
         found = _table(rows, start)
-        if any(not cell and any(row[n:]) for row in found for n, cell in enumerate(row)):
+        if len(found) > 1 and any(
+            not cell and any(row[n:]) for row in found for n, cell in enumerate(row)
+        ):
             yield start, start + len(found), markdown.table(found).split("\n")
         start += len(found)
 
 
 def _table(rows: Sequence[Row], start: int) -> list[list[str]]:
     """The texts of rows in the columns of the row at `start`, which are as wide as their widest
-    cells. A row with one cell may continue a cell above it, but does not end a table."""
+    cells. The first row may have no cell above the first column. A row with one cell may continue a
+    cell above it, but does not end a table."""
     columns = [*rows[start].cells]
+    corner = rows[start + 1].cells[:1] if start + 1 < len(rows) else ()
+    if corner and corner[0].right < columns[0].left:
+        columns.insert(0, corner[0]._replace(text=""))
     found = [[cell.text for cell in columns]]
     last = 1
     for at in range(start + 1, len(rows)):
