@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -10,8 +11,9 @@ from xml.etree.ElementTree import Element
 
 from app.ingest.archive import may_declare_entities
 from app.ingest.elements import every
+from app.ingest.html_styles import Sheet, sheet
 from app.ingest.parts import Part, WithPassword
-from app.ingest.web_page import markup_text
+from app.ingest.web_page import linked_sheets, markup_text
 
 if TYPE_CHECKING:
     from app.ingest.archive import Archive
@@ -27,6 +29,7 @@ class Book:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
+        self._sheets: dict[str, Sheet] = {}
         root = next(every(self._xml(_CONTAINER), "rootfile")).get("full-path", "")
         package = self._xml(root)
         listed = {
@@ -49,9 +52,20 @@ class Book:
         """Read a section. Raises KeyError if it is missing."""
         from app.ingest.text import decode
 
-        data = self._archive.read(self._sections[number])
-        text = markup_text(decode(data).text) if data.strip() else ""
-        return Part(f"[Section {number + 1}]", text)
+        member = self._sections[number]
+        data = self._archive.read(member)
+        source = decode(data).text if data.strip() else ""
+        folder = posixpath.dirname(member)
+        sheets = [self._sheet(self._member(folder, each)) for each in linked_sheets(source)]
+        return Part(f"[Section {number + 1}]", markup_text(source, sheets))
+
+    def _sheet(self, member: str) -> Sheet:
+        """A style sheet; an empty one if it cannot be read."""
+        if member not in self._sheets:
+            self._sheets[member] = {}
+            with suppress(Exception):
+                self._sheets[member] = sheet(self._archive.read(member).decode("utf-8", "replace"))
+        return self._sheets[member]
 
     def _member(self, folder: str, address: str) -> str:
         """The member that an address leads to."""

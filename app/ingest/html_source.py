@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
+from app.ingest.html_styles import declarations, effects
+
 _TOKEN = re.compile(
     r"""([^<]*+)(?:<(/?)([a-zA-Z][^\s/>]{0,50}+)"""
     r"""((?:[^"'=>]++|=\s*+(?:"[^"<>]*+"|'[^'<>]*+')?+)*+)>)?+"""
@@ -22,6 +24,8 @@ _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
 _LOOK = re.compile("hidden|none|collapse|popover|color|background", re.IGNORECASE)
+_CDATA = "<![CDATA["
+_NONE = frozenset[str]()
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 
 _RAW = {
@@ -51,6 +55,8 @@ class Tag:
         """Whether the element has no content, as `<br>` and `<td/>`."""
         self.has_look = name == "dialog" or _LOOK.search(source) is not None
         """Whether its attributes may hide the element, or colour it."""
+        self.effects = effects(self.style) if "style" in source.lower() else _NONE
+        """What the attribute `style` does (see `html_styles.effects`)."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -63,15 +69,11 @@ class Tag:
     @cached_property
     def style(self) -> dict[str, str]:
         """The declarations of the attribute `style`, in lower case."""
-        text = self.attributes.get("style", "").lower()
-        declarations = (each.partition(":") for each in text.split(";"))
-        return {
-            name.strip(): value.replace("!important", "").strip() for name, _, value in declarations
-        }
+        return declarations(self.attributes.get("style", ""))
 
 
-def parts(source: str) -> Iterator[Tag | str]:
-    """Yield the tags and texts."""
+def parts(source: str, is_xml: bool = False) -> Iterator[Tag | str]:
+    """Yield the tags and texts. `is_xml`: sections of CDATA are texts, not comments."""
     tag_of = lru_cache(_MAX_KNOWN)(Tag)
     at, unclosed = 0, set[str]()
     while at < len(source) and (token := _TOKEN.match(source, at)) is not None:
@@ -94,6 +96,10 @@ def parts(source: str) -> Iterator[Tag | str]:
                 at = len(source) if closing is None else closing.start()
         elif source.startswith("<!--", at):
             at = _after("-->", source, at + 2)  # `<!-->` is a complete comment
+        elif is_xml and source.startswith(_CDATA, at):
+            end = _after("]]>", source, at)
+            yield source[at + len(_CDATA) : end].removesuffix("]]>")
+            at = end
         elif source.startswith(("<!", "<?", "</"), at):
             at = _after(">", source, at)
         elif at < len(source):

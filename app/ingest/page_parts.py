@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _HEADING_MARK = re.compile(r"^#{1,6} ", re.MULTILINE)
 _RULE = re.compile(r"^\|(?: --- \|)+\n", re.MULTILINE)
 _ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
-_BLOCK = re.compile(r"(?:#{1,6}|-|\d+\.|\|) ")
+_BLOCK = re.compile(r"(?:#{1,6}|-|\d+\.|\||>) ")
 _MAX_SPAN = 100
 """Maximum cells that a table has with its spans, for each cell of the source."""
 _MAX_FORMULA = 50_000
@@ -96,6 +96,15 @@ class Flow:
         self.end_paragraph()
         if self.items and (mark := self.items[-1].take()):
             self.writer.item(self.items[-1].depth, mark, "")
+
+    def quote(self, quoted: Flow) -> None:
+        """Write what a quote holds."""
+        self.write_mark()
+        lines = quoted.text().split("\n")
+        if any(lines):
+            self.writer.block("\n".join(f"> {line}".rstrip() for line in lines))
+        self.line += 1
+        self.has_code |= quoted.has_code
 
     def text(self) -> str:
         self.end_paragraph()

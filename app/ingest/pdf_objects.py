@@ -31,6 +31,8 @@ _MAX_PAIRS = 500_000
 """Maximum number of white letters times drawings that they may stand on."""
 _THIN = 2.0
 """Maximum height of a line, in points."""
+_MAX_THICKNESS = 2.1
+"""Maximum side of PDFium's box around a line that is not slanted, in the width of the line."""
 _WHITE = 250
 """Minimum of red, green and blue."""
 _NARROW, _WIDE = "il.,", "mwMW"
@@ -350,12 +352,14 @@ class PageObjects:
         colour = [ctypes.c_uint() for _ in range(4)]
         for each in reversed(self.others):
             if each.kind == raw.FPDF_PAGEOBJ_PATH:
-                has_colour = pdfium.FPDFPageObj_GetFillColor(
-                    each.handle, *map(ctypes.byref, colour)
-                )
-                if _painted(each.handle)[0] and not (has_colour and colour[3].value == 0):
+                is_filled, is_drawn = _painted(each.handle)
+                kind = "Fill" if is_filled else "Stroke"
+                colour_of = getattr(pdfium, f"FPDFPageObj_Get{kind}Color")
+                has_colour = colour_of(each.handle, *map(ctypes.byref, colour))
+                box = each.box() if is_filled else _thick_line(each) if is_drawn else None
+                if box is not None and not (has_colour and colour[3].value == 0):
                     is_white = has_colour and min(each.value for each in colour[:3]) >= _WHITE
-                    yield each.number, each.box(), bool(is_white)
+                    yield each.number, box, bool(is_white)
             elif each.kind in (raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_SHADING):
                 yield each.number, each.box(), False
 
@@ -410,6 +414,20 @@ def _painted(path: Any) -> tuple[bool, bool]:
     fill, stroke = ctypes.c_int(), ctypes.c_int()
     pdfium.FPDFPath_GetDrawMode(path, ctypes.byref(fill), ctypes.byref(stroke))
     return fill.value != 0, stroke.value != 0
+
+
+def _thick_line(path: Drawn) -> Box | None:
+    """Where a single line along the page or across it covers the page. PDFium's box is larger on
+    each side by half the width of the line."""
+    if pdfium.FPDFPath_CountSegments(path.handle) != 2:
+        return None
+    left, bottom, right, top = path.box()
+    width = ctypes.c_float()
+    pdfium.FPDFPageObj_GetStrokeWidth(path.handle, ctypes.byref(width))
+    if min(right - left, top - bottom) > _MAX_THICKNESS * width.value:
+        return None
+    margin = min(right - left, top - bottom) / 4
+    return left + margin, bottom + margin, right - margin, top - margin
 
 
 def _layers(handle: Any) -> Iterator[str]:

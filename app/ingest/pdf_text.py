@@ -23,7 +23,8 @@ from pypdfium2 import raw
 from app.ingest.line_ends import HYPHEN
 from app.ingest.markdown import Line, visible
 from app.ingest.pdf_objects import Box, Known, Letters, PageObjects, Rows, consume, pdfium
-from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, gap_between_cells, tables
+from app.ingest.pdf_right_to_left import has_letters, with_brackets, with_ligatures
+from app.ingest.pdf_tables import MIN_COLUMNS, Cell, Row, add_row, gap_between_cells, tables
 
 MAX_CHARACTERS = 200_000
 """Maximum number of characters of a page that is put together from runs."""
@@ -102,11 +103,15 @@ class Run:
 
     def is_raised_above(self, base: Run) -> bool:
         """Whether the letters are smaller and higher than those of another run."""
+        return self._is_shifted(base, self.y - base.y)
+
+    def is_lowered_below(self, base: Run) -> bool:
+        return self._is_shifted(base, base.y - self.y)
+
+    def _is_shifted(self, base: Run, by: float) -> bool:
         size = base.size
-        return (
-            _SMALLEST * size <= self.size <= _SMALLER * size
-            and _LOWEST * size <= self.y - base.y <= _HIGHEST * size
-        )
+        is_smaller = _SMALLEST * size <= self.size <= _SMALLER * size
+        return is_smaller and _LOWEST * size <= by <= _HIGHEST * size
 
     def follows(self, before: Run, size: float, gaps: tuple[float, float]) -> bool:
         """Whether it stands beside the run before."""
@@ -181,11 +186,19 @@ def page_text(
         if is_large or (is_plain and unknown < _FEW):
             text = textpage.get_text_range()
             if is_large or text.count("\n") < objects.levels():
+                if has_letters(text):
+                    text = _with_ligatures(textpage, text)
+                    text = "\n".join(with_brackets(text.split("\n")))
                 return PageText(text, (), objects, unknown)
         if is_uniform:
             objects.read()
         found = _PageByRuns(textpage, objects, unknown >= _FEW).lines(unseen, lines)
-        return PageText("\n".join(line.text for line in found), found, objects, unknown)
+        text = "\n".join(line.text for line in found)
+        if has_letters(text):
+            texts = with_brackets([line.text for line in found])
+            found = [replace(line, text=shown) for line, shown in zip(found, texts, strict=True)]
+            text = "\n".join(texts)
+        return PageText(text, found, objects, unknown)
     finally:
         textpage.close()
 
@@ -198,6 +211,19 @@ def cleaned(text: str) -> str:
     if UNKNOWN in text or not shown.isprintable():
         text = _OWN_BULLET.sub("•", visible(_UNKNOWN.sub(UNKNOWN, text)))
     return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def _with_ligatures(textpage: pypdfium2.PdfTextPage, text: str) -> str:
+    """A text of the page, if it has one character for each of PDFium's."""
+    if len(text) != raw.FPDFText_CountChars(textpage):
+        return text
+
+    def place(index: int) -> tuple[float, ...]:
+        point = Rows("d", 2, 1)
+        pdfium.FPDFText_GetCharOrigin(textpage.raw, index, point.column(0)[0], point.column(1)[0])
+        return next(iter(point))
+
+    return with_ligatures(text, place)
 
 
 def _middle_line(box: Box) -> Box:
@@ -299,7 +325,7 @@ class _PageByRuns:
     ) -> None:
         self._page, self._handle, self._objects = textpage, textpage.raw, objects
         self._count: int = raw.FPDFText_CountChars(textpage)
-        self._text = self._characters(mark_unknown)
+        self._text = _with_ligatures(textpage, self._characters(mark_unknown))
         self._runs = self._read_runs()
 
     def lines(self, unseen: set[int], struck_by: _StruckLines) -> list[TextLine]:
@@ -568,22 +594,29 @@ def _is_outside(run: Run, page: Box) -> bool:
 
 
 def _mark_raised(runs: Sequence[Run]) -> None:
-    """Mark raised runs, and join lines that PDFium ended before or after them."""
+    """Mark raised runs, and join lines that PDFium ended before or after raised and lowered
+    ones."""
     base: Run | None = None
+    is_shifted = False
     for before, run in pairwise(runs):
-        if base is None or before.kind != "raised":
+        if base is None or not is_shifted:
             base = before
+        was_shifted, is_shifted = is_shifted, False
         if (
             not run.kind
-            and run.is_raised_above(base)
             and run.follows(before, base.size, _RAISED_GAPS)
             and len(run.text) <= _MAX_RAISED
+            and (run.is_raised_above(base) or run.is_lowered_below(base))
         ):
-            run.kind, run.before = "raised", ""
+            is_shifted = True
+            if run.y > base.y or "\n" in run.before:
+                run.before = ""
             if run.text.strip() in _DEGREES:
-                run.kind, run.text = "", "°"
+                run.text = "°"
+            elif run.y > base.y:
+                run.kind = "raised"
         elif (
-            before.kind == "raised"
+            was_shifted
             and run.is_level_with(base)
             and run.follows(before, base.size, (_RAISED_GAPS[0], math.inf))
             and "\n" in run.before
@@ -664,18 +697,22 @@ def _with_tables(lines: Sequence[TextLine]) -> list[TextLine]:
     parts = [[] if _is_fixed(line) else _parts(line) for line in lines]
     if max(map(len, parts), default=0) < MIN_COLUMNS:
         return [*lines]
-    rows = [
-        Row(line.y, line.size, [Cell(p[0].left, p[-1].right, _shown(p).strip()) for p in found])
-        for line, found in zip(lines, parts, strict=True)
-    ]
+    rows, numbers = list[Row](), list[int]()
+    for number, (line, found) in enumerate(zip(lines, parts, strict=True)):
+        cells = [Cell(p[0].left, p[-1].right, _shown(p).strip()) for p in found]
+        add_row(rows, Row(line.y, line.y, line.size, cells))
+        numbers.append(number)
+        del numbers[len(rows) :]
     shown: list[TextLine] = []
     at = 0
     for start, end, table in tables(rows):
-        shown += lines[at:start]
+        if shown and at == numbers[start]:
+            shown.append(TextLine("", lines[at].y))
+        shown += lines[at : numbers[start]]
         for number, text in enumerate(table):
-            line = lines[start + max(0, number - 1)]
+            line = lines[numbers[start + max(0, number - 1)]]
             shown.append(TextLine(text, line.y, line.runs if number != 1 else ()))
-        at = end
+        at = numbers[end] if end < len(rows) else len(lines)
     return [*shown, *lines[at:]]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from itertools import islice, takewhile
 from typing import ClassVar
 
 from app.ingest import markdown
@@ -23,6 +24,7 @@ from app.ingest.html_elements import (
     names,
 )
 from app.ingest.html_source import Tag, parts
+from app.ingest.html_styles import Sheet, of_classes, sheet_in
 from app.ingest.list_numbers import formatted
 from app.ingest.page_parts import (
     Cell,
@@ -59,6 +61,8 @@ _LIST_FORMATS = {
 }  # fmt: skip
 _MAX_TABLES = 30
 """Tables that are nested deeper are read as lines."""
+_MAX_QUOTES = 20
+"""Quotes that are nested deeper have no marks of their own."""
 _MAX_CELL = 1_000
 """Maximum characters of a cell of a table; longer ones are columns of a page."""
 _MAX_ADDRESS = 100
@@ -68,6 +72,8 @@ _NO_GROUND = names("none transparent inherit initial unset")
 _NOTE_LINKS = names("noteref doc-noteref footnote-ref footnote-reference")
 _NOTES = names("footnote endnote rearnote note doc-footnote doc-endnote")
 _UNREAD = names("template noscript object audio video canvas datalist rp")
+_MAX_LINKS = 40
+"""Tags at the beginning of a page among which links to style sheets are looked for."""
 _PARTS = 64
 """Tags and texts between two checks."""
 
@@ -100,16 +106,29 @@ def mail_text(source: str, check: Callable[[], None] = lambda: None) -> str:
     return _shown(source, _Kind.MAIL, check).whole
 
 
-def markup_text(source: str) -> str:
+def markup_text(source: str, sheets: Sequence[Sheet] = ()) -> str:
     """The text of a part of a document that is written in HTML, such as a section of a book; empty
-    if it has none."""
-    return _shown(source, _Kind.BOOK, lambda: None).whole
+    if it has none. `sheets` are those that it links to."""
+    return _shown(source, _Kind.BOOK, lambda: None, sheets).whole
 
 
-def _shown(source: str, kind: _Kind, check: Callable[[], None]) -> _Reader:
+def linked_sheets(source: str) -> Iterator[str]:
+    """Yield the addresses of the first style sheets that a page links to."""
+    links = (part for part in parts(source) if isinstance(part, Tag))
+    for tag in islice(takewhile(lambda tag: tag.name != "body", links), _MAX_LINKS):
+        if tag.name == "link" and "stylesheet" in tag.attributes.get("rel", ""):
+            yield tag.attributes.get("href", "")
+
+
+def _shown(
+    source: str, kind: _Kind, check: Callable[[], None], sheets: Sequence[Sheet] = ()
+) -> _Reader:
+    has_sheet = _STYLE_SHEET.search(source) is not None
+    known = [each for each in (*sheets, sheet_in(source) if has_sheet else {}) if each]
+
     def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
-        reader = _Reader(kind, hides, _STYLE_SHEET.search(source) is not None, items)
-        for number, part in enumerate(parts(source)):
+        reader = _Reader(kind, hides, has_sheet, known, items)
+        for number, part in enumerate(parts(source, is_xml=kind is _Kind.BOOK)):
             if number % _PARTS == 0:
                 check()
             if isinstance(part, str):
@@ -134,9 +153,16 @@ class _Reader:
     of the element.
     """
 
-    def __init__(self, kind: _Kind, hides: bool, has_sheet: bool, items: Sequence[int]) -> None:
+    def __init__(
+        self,
+        kind: _Kind,
+        hides: bool,
+        has_sheet: bool,
+        sheets: Sequence[Sheet],
+        items: Sequence[int],
+    ) -> None:
         """`hides`: leave out hidden elements. `has_sheet`: a style sheet may change colours.
-        `items` are the numbers of items of reversed lists."""
+        `sheets` are those that are known. `items` are the numbers of items of reversed lists."""
         self.hides = hides
         self.is_template = False
         """Whether the text has placeholders."""
@@ -145,6 +171,7 @@ class _Reader:
         self.reversed: list[OpenList] = []
         self.whole = ""
         self._kind, self._items, self._has_sheet = kind, items, has_sheet
+        self._sheets = sheets
         self._unread = kind.value | _UNREAD if hides else frozenset[str]()
         self._elements = OpenElements()
         self._has_ground = False
@@ -154,7 +181,7 @@ class _Reader:
         """None: nested too deeply."""
         self._marks: dict[str, str] = {}
         """Marks of notes, by the ids of the notes."""
-        self._raised = self._struck = 0
+        self._raised = self._struck = self._quotes = 0
         self._is_reading = 0
         self._choice: Choice | None = None
         self._formula: Formula | None = None
@@ -258,6 +285,25 @@ class _Reader:
 
     def _opened(self, tag: Tag) -> Iterator[None] | None:
         """What is to be done with an element; None if its content is only text of the line."""
+        effects = tag.effects
+        if self._sheets and "class" in tag.source:
+            classes = tag.attributes.get("class", "").split()
+            effects = effects.union(*(of_classes(tag.name, classes, each) for each in self._sheets))
+        return self._styled(tag, effects) if effects else self._by_name(tag)
+
+    def _styled(self, tag: Tag, effects: frozenset[str]) -> Iterator[None]:
+        own = self._by_name(tag, "block" in effects)
+        by_style = [self._del(tag)] if "struck" in effects else []
+        if "raised" in effects and tag.name not in SPECIAL:
+            by_style.append(self._sup(tag))
+        rests = [*by_style, own] if own is not None else by_style
+        for rest in rests:
+            next(rest, None)
+        yield
+        for rest in reversed(rests):
+            next(rest, None)
+
+    def _by_name(self, tag: Tag, is_block: bool = False) -> Iterator[None] | None:
         name, flow = tag.name, self._flow
         if self._choice is not None and name not in ("option", "select"):
             return None
@@ -266,12 +312,9 @@ class _Reader:
         handler = self._HANDLERS.get(name)
         if name in PARAGRAPHS:
             return self._block(tag, flow.end_paragraph, handler)
-        if name in LINES:
+        if name in LINES or (is_block and name != "br"):
             return self._block(tag, flow.end_line, handler)
-        if handler is not None:
-            return handler(self, tag)
-        is_raised = "super" in tag.source and tag.style.get("vertical-align") == "super"
-        return self._sup(tag) if is_raised else None
+        return handler(self, tag) if handler is not None else None
 
     # ------------------------------------------------------------------------------ blocks
 
@@ -307,6 +350,19 @@ class _Reader:
         flow.note = self._marks.get(tag.attributes.get("id", ""), "")
         yield
         flow.note = ""
+
+    def _blockquote(self, tag: Tag) -> Iterator[None]:
+        outer = self._flow
+        if self._quotes == _MAX_QUOTES:
+            yield
+            return
+        self._quotes += 1
+        inner = self._flow = Flow()
+        inner.note, outer.note = outer.note, ""
+        yield
+        self._quotes -= 1
+        self._flow = outer
+        outer.quote(inner)
 
     def _heading(self, tag: Tag) -> Iterator[None]:
         flow = self._flow
@@ -533,7 +589,8 @@ class _Reader:
         yield
 
     _HANDLERS: ClassVar[dict[str, _Handler]] = {
-        "a": _a, "aside": _aside, "br": _br, "button": _label, "label": _label, "li": _li,
+        "a": _a, "aside": _aside, "blockquote": _blockquote, "br": _br, "button": _label,
+        "label": _label, "li": _li,
         "math": _math, "option": _option, "pre": _pre, "rt": _rt, "rtc": _rt, "ruby": _ruby,
         "select": _select, "sup": _sup, "table": _table, "td": _td, "th": _td, "tr": _tr,
         "tspan": _tspan,

@@ -43,6 +43,7 @@ PARTS = {
     "<nav><ol><li><a href='a'>1 Aims</a><ol><li>1.1 Scope</li></ol></li></ol></nav>": (
         "1 Aims\n  1.1 Scope"
     ),
+    "<p>if <![CDATA[a < b && <c>]]> then</p><p><![CDATA[d": "if a < b && <c> then\n\nd</html>",
     "<p>{{ as it stands }}</p>": "{{ as it stands }}",
     "<p>A<a id='x'/>B</p><td/>": "AB",
     "<p>Half is <m:math><m:mfrac><m:mn>1</m:mn><m:mn>2</m:mn></m:mfrac></m:math>.</p>": (
@@ -93,6 +94,19 @@ def test_missing_sections_keep_their_numbers(tmp_path: Path) -> None:
 def test_names_with_signs(name: str) -> None:
     listed = package("a", a="../in/chapter%201.xhtml")
     assert Book(Archive(book(listed, **{name: "<p>A</p>"}))).read(0).text == "A\n"
+
+
+def test_style_sheets_that_a_section_links_to() -> None:
+    links = "".join(f"<link rel='stylesheet' href='{each}'/>" for each in ("x.xhtml", "no.css"))
+    section = f"<html><head>{links}</head><body><p>a<i class='s'>2</i></p></body></html>"
+    data = book(
+        package("a", "b", a="a.xhtml", b="b.xhtml"),
+        a=section,
+        b="<p>B<i class='s'>2</i>",
+        x=".s{vertical-align:super}",
+    )
+    read = Book(Archive(data)).read
+    assert [read(0).text, read(1).text] == ["a^2\n", "B2\n"]
 
 
 def test_entities_in_a_package_are_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def shown(*contents: str, **more: object) -> str:
     return pages_of(pdf_file(*contents, **more))[0].text  # type: ignore[arg-type]
 
 
-SMALL, LARGE = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts"
+SMALL, LARGE, LOW = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts", "/F1 8 Tf -3 Ts"
 
 
 @table(
@@ -86,7 +86,12 @@ SMALL, LARGE = "/F1 7 Tf 4.3 Ts", "/F1 12 Tf 0 Ts"
         (f"(On the 1) Tj {SMALL} (st) Tj {LARGE} ( of May) Tj", "On the 1st of May"),
         (f"(3) Tj {SMALL} (1) Tj {LARGE} (/2 hours) Tj", "3 1/2 hours"),
         (f"(33) Tj {SMALL} (\\260) Tj {LARGE} ( or more) Tj", "33° or more"),
-        ("(H) Tj /F1 7 Tf -3 Ts (2) Tj /F1 12 Tf 0 Ts (O) Tj", "H2O"),
+        (
+            f"(H) Tj {LOW} (2) Tj {LARGE} (O, CO) Tj {LOW} (2) Tj {LARGE} ( rose) Tj",
+            "H2O, CO2 rose",
+        ),
+        (f"(x) Tj {LOW} (1) Tj {LARGE} (+x) Tj {LOW} (i) Tj (,2) Tj {LARGE} (=5) Tj", "x1+xi,2=5"),
+        (f"(is low,) Tj {LOW} ( ) Tj 20 -3 Td (too) Tj", "is low,\ntoo"),
         ("(L) Tj /F1 8 Tf 2.5 Ts 3.1 0 Td (A) Tj /F1 12 Tf 0 Ts (TEX) Tj", "LATEX"),
         (
             f"(It rose.) Tj {SMALL} (1) Tj {LARGE} ( Then it fell.) Tj"
@@ -126,6 +131,11 @@ PICTURE = "q 400 0 0 400 50 400 cm BI /W 1 /H 1 /CS /G /BPC 8 ID x EI Q "
             "",
             "(hidden: It was 300.)",
         ),
+        ("20 w 50 684 m 500 684 l S ", "1 1 1 rg (It was 300.) Tj", "", "It was 300."),
+        ("20 w 50 669 m 500 669 l S ", "1 1 1 rg (It was 300.) Tj", "", "(hidden: It was 300.)"),
+        ("1 1 1 RG 20 w 50 684 m 500 684 l S ", "1 1 1 rg (No.) Tj", "", "(hidden: No.)"),
+        ("2 w 50 650 m 500 720 l S ", "1 1 1 rg (It was 300.) Tj", "", "(hidden: It was 300.)"),
+        ("20 w 50 600 500 200 re S ", "1 1 1 rg (It was 300.) Tj", "", "(hidden: It was 300.)"),
         ("", "0 -500 Td (It was 300.) Tj", "/CropBox[0 400 612 792]", "(hidden: It was 300.)"),
         ("", "700 0 Td (It was 300.) Tj", "", "(hidden: It was 300.)"),
         ("", "(It was ) Tj 3 Tr (300) Tj 0 Tr (.) Tj", "", "It was (hidden: 300)."),
@@ -243,6 +253,17 @@ def cells(*rows: Sequence[str]) -> str:
             [["Item", "2024", "2025"], ["Fee", "", "30"], ["Rent", "1", "2"]],
             "| Item | 2024 | 2025 |\n| --- | --- | --- |\n| Fee |  | 30 |\n| Rent | 1 | 2 |",
         ),
+        (
+            [["A", "B", "C"], ["1", "", "2"], [], [], ["D", "E", "F"], ["", "3", "4"]],
+            "| A | B | C |\n| --- | --- | --- |\n| 1 |  | 2 |\n\n"
+            "| D | E | F |\n| --- | --- | --- |\n|  | 3 | 4 |",
+        ),
+        (
+            [["", "2023", "2024", "2025"], ["Fee", "1", "", "3"], ["Rent", "", "5", ""]],
+            "|  | 2023 | 2024 | 2025 |\n| --- | --- | --- | --- |\n| Fee | 1 |  | 3 |\n"
+            "| Rent |  | 5 |  |",
+        ),
+        ([["", "One", "Two", "Three"], ["Costs"]], "One Two Three\nCosts"),
         ([["Item", "2024", "2025"], ["Fee", "1", "30"]], "Item 2024 2025\nFee 1 30"),
         ([["Item", "2024", "2025"], ["Fee", "1", ""]], "Item 2024 2025\nFee 1"),
         ([["Aims", ". . . . .", "5"], ["Costs", "", "7"]], "Aims . . . . . 5\nCosts 7"),
@@ -250,6 +271,34 @@ def cells(*rows: Sequence[str]) -> str:
 )
 def test_tables_with_empty_cells(rows: list[list[str]], expected: str) -> None:
     assert shown(cells(*rows)) == expected
+
+
+HEADER = cells(["Pos", "Item", "Fee", "Sum"])
+WRAPPED = at(72, 670, "One") + at(172, 670, "A long") + at(172, 656, "name")
+LAST = at(72, 630, "Two") + at(372, 630, "7")
+
+
+@table(
+    "content, expected",
+    [
+        (
+            HEADER + WRAPPED + at(272, 670, "5") + at(372, 670, "6") + LAST,
+            "| Pos | Item | Fee | Sum |\n| --- | --- | --- | --- |\n| One | A long name | 5 | 6 |\n"
+            "| Two |  |  | 7 |",
+        ),
+        (
+            HEADER + WRAPPED + at(272, 670, "5") + at(272, 656, "EUR") + at(372, 670, "6") + LAST,
+            "| Pos | Item | Fee | Sum |\n| --- | --- | --- | --- |\n"
+            "| One | A long name | 5 EUR | 6 |\n| Two |  |  | 7 |",
+        ),
+        (
+            "".join(at(x, y, f"{x} {y}") for x in (72, 172, 272) for y in (700, 686, 672)),
+            "72 700\n72 686\n72 672\n172 700\n172 686\n172 672\n272 700\n272 686\n272 672",
+        ),
+    ],
+)
+def test_tables_with_cells_of_several_lines(content: str, expected: str) -> None:
+    assert shown(content) == expected
 
 
 def test_struck_words() -> None:
@@ -457,6 +506,31 @@ def test_letters_of_old_bitmap_fonts_have_the_numbers_of_ascii() -> None:
 def test_characters_without_a_meaning() -> None:
     assert shown(lines("\\001Aukasz\\tone")) == "\ufffdAukasz\tone"
     assert shown(lines("Kun\\255di\\255gung")) == "Kun-di-gung"  # these are drawn
+
+
+@table(
+    "drawn, expected",
+    [
+        ("B A", "لا ح"),
+        ("BA C", "د لاح"),
+        ("BDE C", "د الح"),  # two glyphs
+        ("\\)B\\( A", "لا (ح)"),
+        ("\\(B\\) A", "لا (ح)"),
+        ("\\)B A", "لا ح("),
+    ],
+)
+@pytest.mark.parametrize("after", ["", f"0 -90 Td /F1 12 Tf (m) Tj {SMALL} (2) Tj"])
+def test_letters_that_are_written_to_the_left(drawn: str, expected: str, after: str) -> None:
+    letters = "<41> <06440627>\n<42> <062D>\n<43> <062F>\n<44> <0644>\n<45> <0627>"
+    unicode = (
+        "begincmap\n1 begincodespacerange\n<00> <ff>\nendcodespacerange\n"
+        f"5 beginbfchar\n{letters}\nendbfchar\nendcmap"
+    )
+    font = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/ToUnicode 8 0 R>>"
+    content = f"BT /F3 12 Tf 72 700 Td ({drawn}) Tj {after} ET"
+    assert (
+        shown(content, more=[font, stream(unicode)], fonts="/F3 7 0 R").split("\n")[0] == expected
+    )
 
 
 FORM = (

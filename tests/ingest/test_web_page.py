@@ -125,7 +125,12 @@ RAISED = {
     "x<sup>n+1</sup>, x<sup><i>n</i>+1</sup>": "x^(n+1), x^(n+1)",
     "the 1<sup>st</sup> of H<sub>2</sub>O": "the 1st of H2O",
     "<span style='vertical-align: super'>1</span>a<b style='vertical-align:super'>2</b>": "1a^2",
+    "a<span style='position:relative;top:-0.33em;font-size:0.58em'>2</span>": "a^2",
+    "a<sup style='vertical-align:super; color:red'>2 </sup>b": "a^2 b",
+    "<span style='TEXT-DECORATION: line-through'>100</span> 80": "~~100~~ 80",
+    "<div style='text-decoration-line:line-through'>A<b>B</b></div>C": "~~AB~~\nC",
     "2024<sup><a href='#n1'>1</a></sup>.": "2024[1].",
+    "2024<a style='vertical-align:super' href='#n1'>1</a>.": "2024[1].",
     "2024<a href='#n1'><sup>1</sup></a>.": "2024[1].",
     "2024<sup><a href='#n1'>[a]</a></sup>.": "2024[a].",
     "2024<sup><a href='#n1'>1</a>, <a href='#n2'>2</a></sup>.": "2024[1], [2].",
@@ -140,6 +145,25 @@ RAISED = {
 @table("source", RAISED)
 def test_raised_text_and_the_marks_of_notes(source: str) -> None:
     assert page_text(f"<p>{source}") == RAISED[source] + "\n"
+
+
+SHEETS = {
+    ".s { vertical-align: super }": "a^2 b",
+    "@import 'a.css'; /* } */ b.x, i.s{font-size:58%;Vertical-Align:super}": "a^2 b",
+    ".s { position: relative; top: -0.33em; font-size: 0.58em }": "a^2 b",
+    ".s{text-decoration:line-through}": "a~~2~~ b",
+    ".s{text-decoration-line:line-through} .s{vertical-align:super}": "a~~2~~ b",
+    "@media print{.t{color:red} .s{vertical-align:super}}": "a2 b",
+    "b.s, p .s, .s:hover, .S, .s i{vertical-align:super}": "a2 b",
+    ".s{display:block} .s{display:none} .s{vertical-align:sub}": "a2 b",
+    ".s{vertical-align:super": "a^2 b",
+}
+
+
+@table("sheet", SHEETS)
+def test_classes_that_raise_or_strike(sheet: str) -> None:
+    page = f"<html><style type='text/css'>{sheet}</style><p>a<i class='t s'>2</i> b"
+    assert page_text(page) == SHEETS[sheet] + "\n"
 
 
 MATH = {
@@ -338,6 +362,9 @@ BLOCKS = {
     "<div>A</div><div><br></div><div>B</div>": "A\n\nB",
     "<p>A<p>&nbsp;<p>&shy;<p>B": "A\n\nB",
     "<p>K&uuml;n&shy;di&shy;gungs&#8203;frist&#x2060;": "Kündigungsfrist",
+    "A<span style='display:block'>B</span><b style='display: Block'>C</b>D": "A\nB\nC\nD",
+    "A<img alt=B style='display:block'><br style='display:block'>C": "A\n[B]\n\nC",
+    "<a style='display:block'>A</a><td style='display:block'>B": "A\nB",
     "<p># apt<p>```py": " # apt\n\n    ```py",
     "<pre>\n# load\r\n  x\n</pre>": "```\n# load\n  x\n```",
     "<pre>a\n```\nb</pre>": "````\na\n```\nb\n````",
@@ -359,6 +386,27 @@ BLOCKS = {
 @table("source", BLOCKS)
 def test_paragraphs_headings_and_code(source: str) -> None:
     assert page_text(source) == BLOCKS[source] + "\n"
+
+
+QUOTES = {
+    "<div>A</div><blockquote>B<br>C<p>D</blockquote>E": "A\n\n> B\n> C\n>\n> D\n\nE",
+    "<blockquote>A<blockquote>B</blockquote>C</blockquote>": "> A\n>\n> > B\n>\n> C",
+    "<blockquote>A</blockquote><blockquote>B</blockquote>": "> A\n\n> B",
+    "<blockquote><ol><li>A<ul><li>B</ul></ol>": "> 1. A\n>   - B",
+    "<blockquote><table><tr><td>A<td>B</table></blockquote>": "> | A | B |\n> | --- | --- |",
+    "<ol><li><blockquote>A</blockquote>B</ol>": "1.\n\n> A\n\n  B",
+    "<table><tr><td><blockquote>A</blockquote><td>B</table>": "| > A | B |\n| --- | --- |",
+    "<table><tr><td><blockquote>A</table>B": "> A\n\nB",
+    "<table role=presentation><tr><td><blockquote>A</blockquote><td>B</table>": "> A\n\nB",
+    "A<blockquote> </blockquote>B": "A\n\nB",
+    "<blockquote>" * 40 + "A": "> " * 20 + "A",
+}
+
+
+@table("source", QUOTES)
+def test_quotes(source: str) -> None:
+    assert page_text(source) == QUOTES[source] + "\n"
+    assert mail_text(source) == QUOTES[source] + "\n"
 
 
 def test_code_has_no_headings() -> None:
@@ -388,10 +436,9 @@ def test_mails_in_html(source: str) -> None:
 HOSTILE = """<|<a ='|<!--|<a |<a "|<a '" |</|<!|<script>|<svg>|<a b=|&|<ul>|<pre>|<table><tr><td>
     |<table><tr><td>x</table>|<ol reversed><li>|<b><p>|<p><b>|</div>|<b></i>|<sup>x
     |<sup><a href=#>1|<ruby>x<rt>y|<math>|<math><mi>x|<mrow>x|<math><mi>x<b/>|<select><option>x
-    |<li><h1>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>|<p hidden>
-    |<b hidden>x|<a href=x>x|<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace(
-    "\n    ", ""
-).split("|")
+    |<li><h1>x|<blockquote>x|<tr><td rowspan=100 colspan=100>x|<pre>x<div>|<button><p>|<nav><li>
+    |<style>.a{/*|<style |<p hidden>|<b hidden>x|<a href=x>x
+    |<a ="1>"|<p style='color:white'>|<label>|x<br>""".replace("\n    ", "").split("|")
 
 
 @pytest.mark.parametrize("read", [page_text, markup_text])
