@@ -116,13 +116,19 @@ class _Marked:
         """`text` has the heights of the lines and their runs, if these are known."""
         self._lines: list[str | None] = [*lines]
         """None: a line that is part of a heading above it."""
+        self._inserted: dict[int, list[str]] = defaultdict(list)
+        """Titles that no line repeats, before the lines with these numbers."""
         self._bare = [*map(_bare, lines)]
         self._known = [] if text is None else text.lines
         self._begin = 0
         """The first line after the last title."""
 
     def lines(self) -> list[str]:
-        return [line for line in self._lines if line is not None]
+        found: list[str] = []
+        for index, line in enumerate([*self._lines, None]):
+            found += self._inserted.get(index, [])
+            found += [] if line is None else [line]
+        return found
 
     def mark(self, title: Title, height: float | None = None) -> bool:
         """Mark the lines that repeat a title, without regard to its number. If several do, it is
@@ -155,12 +161,9 @@ class _Marked:
                 if self._known[index].y <= height + _ABOVE and self._lines[index] is not None
             )
             at = next(below, len(self._known) - 1)
-        line = self._lines[at] if at < len(self._lines) else None
-        heading = _heading(title.level, title.text)
-        if line is None:
-            self._lines.append(heading)
-        else:
-            self._lines[at] = f"{heading}\n{line}"
+        has_line = at < len(self._lines) and self._lines[at] is not None
+        place = at if has_line else len(self._lines)
+        self._inserted[place].append(_heading(title.level, title.text))
 
     def _matches(self, wanted: str) -> Iterator[tuple[int, int]]:
         """Yield the first and last lines of texts that end with a title and begin with it, or with

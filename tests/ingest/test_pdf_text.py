@@ -402,6 +402,17 @@ def test_titles_of_bookmarks(content: str, title: str, place: str, expected: str
     assert shown(content, catalog=catalog, more=more) == expected
 
 
+def test_a_title_that_no_line_repeats_stands_before_one_that_a_line_does() -> None:
+    places = (
+        "/Title(Introduction)/Dest[5 0 R/XYZ 72 715 0]",
+        "/Title(Aims)/Dest[5 0 R/XYZ 72 715 0]",
+    )
+    catalog, more = outline(*places)
+    assert (
+        shown(lines("Aims", "One."), catalog=catalog, more=more) == "# Introduction\n# Aims\nOne."
+    )
+
+
 def test_the_title_of_a_bookmark_may_be_on_the_next_page() -> None:
     _, more = outline("/Title(Fees)/Dest[5 0 R/XYZ 72 80 0]")
     more = [each.replace(" 7 0 R", " 9 0 R").replace(" 8 0 R", " 10 0 R") for each in more]
