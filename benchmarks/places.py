@@ -132,7 +132,7 @@ def main() -> None:
         if not titles or (wanted := sentence(file, rng, has_columns)) is None:
             continue
         above = [each for each in titles if each[0] <= wanted.position]
-        title = max(above, key=lambda each: each[0])[1] if above else ""
+        title = max(reversed(above), key=lambda each: each[0])[1] if above else ""
         found = [*places(path, wanted.text)]
         is_right = any(page == wanted.page and is_same(heading, title) for page, heading in found)
         asked, right = asked + 1, right + is_right
