@@ -2,7 +2,7 @@
 `linguist-generated` of .gitattributes files.
 
 The rules are not trusted. Each becomes a regular expression that never goes back to an earlier
-wildcard, so that it takes time in proportion to the lengths of the rule and of the path.
+wildcard, so its time grows only in proportion to the lengths of the rule and the path.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _LETTERS = re.compile(r"[^\W_]*")
 _MAX_PENDING = 1_000_000
 """Maximum number of characters whose words are looked for once they matter."""
 _MAX_WORD = 60
-"""Of a longer word, only the letters next to the hyphen count."""
+"""Maximum letters of a word on each side of a hyphen; farther ones are not compared."""
 _FIRST = """
     all cross eight first five four full half high long low nine non one second self seven short
     single six ten third three two user well year

@@ -193,7 +193,7 @@ class Writer:
         self._outer = outer
         self._pieces: list[str] = []
         self._kind = ""
-        """Of the block that was written last."""
+        """The kind of the block that was written last."""
         self._code: list[str] = []
         self._notes: list[str] = []
         self._earlier: int | None = None

@@ -47,9 +47,9 @@ class _Format:
     has_number: bool = True
     """Whether the number is shown, not only a text such as `"No"`."""
     mask: tuple[str, ...] = ()
-    """Of a format such as `000-00-0000`: places of digits and the texts between them."""
+    """The places of digits and the texts between them, in a format such as `000-00-0000`."""
     pieces: tuple[str, ...] = ()
-    """Of a date or time: its parts and the texts between them."""
+    """The parts of a date or time, and the texts between them."""
     elapsed: str = ""
     """The largest part of a duration: `h`, `m` or `s`."""
 

@@ -23,7 +23,7 @@ from app.ingest.pdf_tables import MIN_COLUMNS
 MAX_OBJECTS = 20_000
 """Maximum number of objects of a page that is looked at more closely."""
 MAX_DEPTH = 12
-"""Of objects inside objects."""
+"""Maximum depth of objects inside others."""
 MAX_LAYERS, MAX_FONTS = 50, 10_000
 """Maximum numbers of layers that are looked at, and of fonts that are remembered."""
 _MAX_PICTURES = 100

@@ -39,7 +39,7 @@ _SAMPLE = 20
 _FEW, _MANY = 0.1, 0.5
 """Shares of unknown letters that are marked, and that make a page unreadable."""
 _READABLE = 0.4
-"""Of the letters that PDFium guessed, this share is a to z if it guessed well."""
+"""Minimum share of a to z among the letters that PDFium guessed, if it guessed well."""
 _SMALLEST, _SMALLER = 0.4, 0.93
 """Sizes of raised letters, in sizes of those beside them, as are all of these:"""
 _LOWEST, _HIGHEST = 0.12, 0.8
@@ -89,7 +89,7 @@ class Run:
     letters: Letters | None
     """None: they are not upright."""
     number: int
-    """Of the object, in the order in which they are drawn."""
+    """The number of the object, in the order in which objects are drawn."""
     size: float = 0.0
     y: float = math.nan
     text: str = ""
