@@ -21,6 +21,7 @@ from app.estimate.memory import MTP_MODELS
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 from app.protocol.options import ENCODERS
+from app.util.model_config import unknown_rope_type
 from app.util.regular_files import open_file, read_file
 
 INDEX = "model.safetensors.index.json"
@@ -123,6 +124,17 @@ def _check_config(config: dict[str, Any]) -> None:
     for key in ("model_file", "auto_map"):
         _refuse_code(config, "config.json", key)
     check_config_numbers(config)
+    check_rotary(config)
+
+
+def check_rotary(config: dict[str, Any]) -> None:
+    """Raise ModelError if specchat cannot compute the model's rotary embeddings."""
+    if (kind := unknown_rope_type(config)) is not None:
+        raise ModelError(
+            f"The model's rotary embeddings are of the type {kind[:60]!r}, which specchat cannot"
+            " compute",
+            "choose another model",
+        )
 
 
 def drafts_only(config: dict[str, Any]) -> bool:

@@ -33,6 +33,7 @@ Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.arr
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
 
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
+_rotations: ContextVar[Callable[[], None] | None] = ContextVar("specchat_rotations", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 _should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_exit", default=None)
@@ -74,6 +75,11 @@ def explicit_positions(positions: mx.array) -> AbstractContextManager[None]:
     """Within this context, rotary embeddings place the N tokens of a step at `positions`, int32
     (N,), instead of consecutively from the cache's offset."""
     return _set(_positions, positions)
+
+
+def counted_rotations(on_rotation: Callable[[], None]) -> AbstractContextManager[None]:
+    """Within this context, `on_rotation` is called at every call of MLX's rotary embeddings."""
+    return _set(_rotations, on_rotation)
 
 
 def observed_attention(observer: Observer) -> AbstractContextManager[None]:
@@ -143,6 +149,8 @@ def install() -> None:
 def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(rope)
     def patched(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
+        if (on_rotation := _rotations.get()) is not None:
+            on_rotation()
         positions = _positions.get()
         if positions is None:
             return rope(a, *args, offset=offset, **kwargs)
