@@ -610,10 +610,6 @@ REASONS: dict[ReasonCode, _Wording] = {
         "This model cannot skip text (its {layers} layers with rotary embeddings compute them in a"
         f" kernel of their own){_READS_ALL}"
     ),
-    ReasonCode.NO_EMBEDDINGS: (
-        "The built-in scorer cannot use this model ({error}), so everything is always read. To read"
-        " sparsely, load a draft as well (in the app: Ctrl+L)."
-    ),
     ReasonCode.SLOW_BLAS: (
         "Models on this CPU run many times faster with {package}: install it, and restart specchat."
     ),

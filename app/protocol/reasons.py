@@ -143,7 +143,6 @@ class ReasonCode(StrEnum):
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
     ROTATION_UNSEEN = auto()
-    NO_EMBEDDINGS = auto()
     """The target has no embeddings that the built-in scorer could use, and there is no draft."""
 
     # What the user should know

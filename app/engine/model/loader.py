@@ -6,10 +6,10 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, m
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
 from app.engine.cache.snapshot import Snapshots
-from app.engine.model.embeddings import EmbeddingSpace
+from app.engine.model.embeddings import EmbeddingSpace, NoEmbeddings
 from app.engine.model.findings import (
     Findings,
     Speed,
@@ -53,11 +53,12 @@ from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
 from app.protocol.prompt import TemplateRule
 from app.protocol.reasons import FailureKind, Reason
-from app.sandbox.process import TextProcess
+from app.sandbox.process import TextError, TextProcess
 from app.sandbox.shapes import missing_values
 from app.util.formatting import one_line
 from app.util.model_config import for_mlx_lm, short_factors_below
 from app.util.regular_files import open_file, read_file
+from app.util.weight_files import weight_files
 
 Stopped = Callable[[], bool]
 """Whether to stop loading, because another pair was requested."""
@@ -115,10 +116,12 @@ class LoadedModel:
             self.gate.slope = max(SLOPE, self.speed.per_token / self.speed.step)
 
     @property
-    def embedding_space(self) -> EmbeddingSpace:
-        """Computed on first use, while the weights are loaded. Raises NoEmbeddings."""
+    def embedding_space(self) -> EmbeddingSpace | None:
+        """Computed on first use, while the weights are loaded; None if the input embeddings are
+        not found."""
         if self._space is None:
-            self._space = EmbeddingSpace.of(self.model)
+            with suppress(NoEmbeddings):
+                self._space = EmbeddingSpace.of(self.model)
         return self._space
 
     @property
@@ -301,7 +304,12 @@ def load_encoder(folder: str, name: str) -> TextEncoder:
     NotEnoughMemory."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
         path = Path(folder)
-        encoder = TextEncoder(path, name, TextProcess())
+        try:
+            encoder = TextEncoder(path, name, TextProcess())
+        except TextError as error:
+            raise ValueError("its tokenizer.json is damaged") from error
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError("one of its files is damaged") from error
         encoder.fingerprint = fingerprint(path)
         return encoder
 
@@ -333,7 +341,7 @@ def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
 
 
 def weight_bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
+    return sum(file.stat().st_size for file in weight_files(folder))
 
 
 def _load_weights(path: Path) -> Any:
@@ -353,13 +361,14 @@ def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]
                 FailureKind.CONFIG_INCOMPLETE, {"folder": str(path), "keys": ", ".join(missing)}
             )
         load = partial(load_model, path, lazy=True, get_model_classes=_model_classes)
-        try:
-            model, config = load(model_config=config)
-        except (ValueError, KeyError):
-            if not config.get("rope_scaling"):
-                raise
-            # The class does not know this scaling. `correct_rotary` applies it.
-            model, config = load(model_config=config | {"rope_scaling": None})
+        with mlx_patches.loading_only(frozenset(map(str, weight_files(path)))):
+            try:
+                model, config = load(model_config=config)
+            except (ValueError, KeyError):
+                if not config.get("rope_scaling"):
+                    raise
+                # The class does not know this scaling. `correct_rotary` applies it.
+                model, config = load(model_config=config | {"rope_scaling": None})
         if not with_head:
             model.pop("mtp", None)
         return model, config
@@ -440,7 +449,7 @@ def fingerprint(path: Path) -> str:
     because hashing them is slow; other files by their content."""
     digest = hashlib.sha256()
     for package in ("mlx", "mlx-lm"):
-        digest.update(f"{package} {version(package)}\n".encode())
+        digest.update(f"{package} {metadata.version(package)}\n".encode())
     digest.update(f"{ROTARY_FORMAT}\n".encode())
     for file in sorted(path.iterdir()):
         if file.suffix == ".safetensors":
