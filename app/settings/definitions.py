@@ -280,7 +280,8 @@ class Setting:
         """The allowed values, in a few words."""
         if self.range is not None:
             own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
-            return self.bounds + own
+            zero = f", or '{self.range.zero}'" if self.range.zero else ""
+            return self.bounds + own + zero
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)
@@ -325,9 +326,12 @@ class Setting:
         return replace(settings, **changes)
 
     def validate(self, value: object) -> Value:
-        """`value` in this setting's type. Raises ValueError."""
+        """`value` in this setting's type; numbers also as the word that the screen shows for 0.
+        Raises ValueError."""
+        if self.range is not None and self.range.zero and value == self.range.zero:
+            value = 0
         if self.range is None:
-            if issubclass(self.type, StrEnum) and value in tuple(self.type):
+            if issubclass(self.type, StrEnum) and str(value) in tuple(self.type):
                 return self.type(str(value))
             if self.type is bool and isinstance(value, bool):
                 return value

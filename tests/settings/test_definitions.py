@@ -73,6 +73,14 @@ def test_invalid_values_are_refused(key: str, value: object) -> None:
         find(key).validate(value)
 
 
+def test_the_words_of_the_screens_are_values() -> None:
+    assert find("reading.keep").validate("auto") == 0
+    assert find("storage.disk_cache_gb").validate("auto") == 0
+    assert find("reading.kv_bits").validate(8) == "8"
+    with pytest.raises(ValueError, match="from 0 to 1, or 'auto'"):
+        find("reading.keep").validate("all")
+
+
 def test_a_whole_number_is_a_number() -> None:
     keep = find("reading.keep").validate(1)
     assert (keep, type(keep)) == (1.0, float)

@@ -79,7 +79,10 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
 @table(
     "line, words",
     [
-        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0 to 1. Using 0 (auto)."]),
+        (
+            "keep = 3",
+            ["'reading.keep'", "is 3", "a number from 0 to 1, or 'auto'. Using 0 (auto)."],
+        ),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
         ("kep = 0.3", ["Unknown setting 'reading.kep'", "Did you mean 'reading.keep'?"]),
         ("keep = ,", ["Line 3", "'keep = ,'", "isn't valid TOML"]),
