@@ -61,7 +61,11 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
         return None
     if missing := missing_values(full):
         return {"missing": missing}
-    model = model_class(arguments.from_dict(full))
+    try:
+        given = arguments.from_dict(full)
+    except (ValueError, KeyError):  # as in `load_lazily`
+        given = arguments.from_dict(full | {"rope_scaling": None})
+    model = model_class(given)
     _cast(model, text)
     trace = Trace(model)
     layers = trace.run()

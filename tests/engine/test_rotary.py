@@ -19,7 +19,7 @@ from mlx_lm.utils import MODEL_REMAPPING
 from app.chat import wording
 from app.engine.backend import mlx_patches
 from app.engine.model import findings, rotary
-from app.engine.model.loader import _model_classes
+from app.engine.model.loader import rotated_classes
 from app.models.architecture import parse_architecture
 from app.models.errors import ModelError
 from app.protocol.reasons import ReasonCode
@@ -179,13 +179,11 @@ def rotated_pairs(rope, dims: int, position: int) -> np.ndarray:
 def built(config: dict):
     full = for_mlx_lm(config)
     assert not missing_values(full)
-    try:
-        model_class, args_class = _model_classes(full)
-        return model_class(args_class.from_dict(full))
-    except (ValueError, KeyError):
-        full["rope_scaling"] = None
-        model_class, args_class = _model_classes(full)
-        return model_class(args_class.from_dict(full))
+    for given in (full, full | {"rope_scaling": None}):
+        with suppress(ValueError, KeyError):
+            model_class, args_class = rotated_classes(full, given)
+            return model_class(args_class.from_dict(given))
+    raise AssertionError("it cannot be built")
 
 
 def check(name: str, kind: str) -> None:
@@ -282,6 +280,23 @@ def test_older_keys_stay_with_the_classes() -> None:
     ropes = [each for *_, each in rotary.rotary_modules(built(config))]
     assert [rope.base for rope in ropes[:6]] == [10_000.0] * 5 + [BASE]
     assert [rope.scale for rope in ropes[:6]] == [1.0] * 5 + [1 / 8]
+
+
+@table("name", ["qwen3_moe", "mixtral", "llama", "qwen2_moe"])
+def test_older_scaling_that_a_class_ignores_is_applied(name: str) -> None:
+    config = with_rope(name, "yarn")
+    assert config is not None
+    parameters = config.pop("rope_parameters")
+    del parameters["rope_theta"]
+    config |= {"rope_theta": BASE, "rope_scaling": parameters, "head_dim": 64}
+    if name == "qwen3_moe":
+        config["num_experts"] = config["num_local_experts"]
+    new = {**config, "rope_parameters": {"rope_theta": BASE, **parameters}}
+    for _, _, _, rope in rotary.rotary_modules(built(config)):
+        dims = rotary._dims(rope)
+        angles, scale = expected(new, 0, dims)
+        turned = rotated_pairs(rope, dims, 50)
+        assert np.abs(turned - scale * np.exp(50j * angles)).max() < 0.01 * scale
 
 
 def test_of_an_older_glm_half_of_each_head_is_rotated() -> None:

@@ -360,7 +360,8 @@ def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]
             raise LoadError(
                 FailureKind.CONFIG_INCOMPLETE, {"folder": str(path), "keys": ", ".join(missing)}
             )
-        load = partial(load_model, path, lazy=True, get_model_classes=_model_classes)
+        classes = partial(rotated_classes, config)
+        load = partial(load_model, path, lazy=True, get_model_classes=classes)
         with mlx_patches.loading_only(frozenset(map(str, weight_files(path)))):
             try:
                 model, config = load(model_config=config)
@@ -374,14 +375,16 @@ def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]
         return model, config
 
 
-def _model_classes(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
-    """For mlx-lm's `load_model`: how to build the model of a configuration, and the class of its
-    arguments."""
+def rotated_classes(
+    described: dict[str, Any], config: dict[str, Any]
+) -> tuple[Callable[[Any], Any], Any]:
+    """For mlx-lm's `load_model`: how to build the model of a configuration, with the rotary
+    embeddings that the one in `described` names, and the class of its arguments."""
     model_class, args_class = model_classes(config)
 
     def build(args: Any) -> Any:
         model = model_class(args)
-        correct_rotary(model, config)
+        correct_rotary(model, described)
         return model
 
     return build, args_class

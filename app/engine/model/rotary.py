@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +26,7 @@ from app.util.model_config import (
 
 Floats = NDArray[np.float64]
 
-ROTARY_FORMAT = 1
+ROTARY_FORMAT = 2
 """Raised whenever models are computed otherwise than before, so that older caches are not used."""
 _ROTARY = re.compile("RoPE|Rotary")
 """In the names of classes of rotary embeddings."""
@@ -70,16 +70,18 @@ def correct_rotary(model: Any, config: Config) -> None:
     and ValueError if the configuration lacks a parameter, or names an unknown type."""
     text = text_part(config)
     context = int(text.get("max_position_embeddings") or 0)
-    for layer, owner, name, rope in rotary_modules(model):
+    has_parameters, modules = has_rope_parameters(text), [*rotary_modules(model)]
+    is_ignored = _ignores_scaling([each for *_, each in modules])
+    for layer, owner, name, rope in modules:
         parameters = layer_parameters(text, layer)
         kind, dims = type(rope).__name__, rotated_numbers(text, parameters) or _dims(rope)
         if isinstance(rope, RoPE):
             parameters.setdefault("rope_theta", rope.base)
-        if not has_rope_parameters(text):
+        if not has_parameters:
             # The classes read the older keys, and know which layers have a base of their own.
             if isinstance(rope, RoPE) and dims < rope.dims:
                 parameters["rope_theta"] = rope.base
-            elif kind not in _CORRECTED:
+            elif kind not in _CORRECTED and not is_ignored:
                 continue
         wavelengths, scale = rotation(parameters, dims, context)
         traditional = _is_traditional(rope)
@@ -89,6 +91,14 @@ def correct_rotary(model: Any, config: Config) -> None:
             or not _is_equal(rope, wavelengths, scale, traditional)
         ):
             owner[name] = FixedRoPE(wavelengths, scale, traditional)
+
+
+def _ignores_scaling(ropes: Sequence[Any]) -> bool:
+    """Whether no layer was scaled, and all have the same base: if the configuration has scaling,
+    the class ignores it. Others scale only the layers with full attention."""
+    return all(isinstance(rope, RoPE) and rope.scale == 1.0 for rope in ropes) and (
+        len({rope.base for rope in ropes}) == 1
+    )
 
 
 def rotary_modules(model: Any) -> Iterator[tuple[int, Any, str, Any]]:
