@@ -154,7 +154,7 @@ class Killing:
     ) -> None:
         """Read in full after a snapshot it is what is answered to somebody who kept nothing."""
         snapshots = {
-            id: snapshot_folder(self._snapshots, str(id))
+            id: _snapshot(self._snapshots, str(id))
             for id in sorted(store.message(each).conversation for each in asked)
         }
         self.torn += sum(map(torn, snapshots.values()))

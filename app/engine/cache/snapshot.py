@@ -531,7 +531,7 @@ class Snapshots:
                 with suppress(OSError):
                     folder.rmdir()
                     folder.parent.rmdir()
-                if _entries(folder.parent):
+                if any((each / MANIFEST).exists() for each in _entries(folder.parent)):
                     raise OtherModels("it was made with other models or other versions")
                 return None
             loaded = self._load(folder, fresh(), report, wanted)
