@@ -183,6 +183,12 @@ class Killing:
             self._session.set_policy(CachePolicy(BackgroundPolicy.OFF))
 
 
+def _snapshot(snapshots: Path, conversation: str) -> Path:
+    """The folder of a conversation's only target."""
+    folder = snapshot_folder(snapshots, conversation)
+    return next(folder.glob("*"), folder / "none")
+
+
 def torn(snapshot: Path) -> bool:
     """Whether files lie there that no manifest names."""
     if not snapshot.is_dir():
