@@ -36,11 +36,13 @@ from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
 from app.ui.chat.asking import TurnFinished
 from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
+from app.ui.ending import SIGNAL_EXIT_BASE, EndingSignals
 from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
 from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
 from app.ui.settings.live import LiveSettings
-from app.ui.terminal import Clipboard, Window
+from app.ui.terminal import ASK_BACKGROUND, Clipboard, Window, background_is_dark
+from app.ui.terminal_input import BackgroundReported
 from app.ui.theme import ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -59,9 +61,6 @@ RESTART_DELAY = 0.25
 """Seconds to wait for the store, whose drafts are saved before a restart."""
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
-SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -163,6 +162,8 @@ class SpecchatApp(App[None]):
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
+        self._ending: EndingSignals | None = None
+        self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
         self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
         self.chat = ChatScreen(
@@ -183,6 +184,7 @@ class SpecchatApp(App[None]):
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
+        self.settings.set_background(background_is_dark())
         self._library, self._server, self._machines = library, server, machines
         self._opener = opener
         if server is not None:
@@ -195,10 +197,21 @@ class SpecchatApp(App[None]):
     def on_mount(self) -> None:
         self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
+        if os.environ.get("TERM") != "linux":  # the console would show a part of it
+            self._write(ASK_BACKGROUND)
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self._quit, SIGNAL_EXIT_BASE + signal.SIGTERM)
-            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+            def quit(status: int) -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._on_signal, status)
+
+            self._ending = EndingSignals(quit, self.shutdown, self._is_saving)
+            self._ending.start()
+
+    def on_unmount(self) -> None:
+        if self._ending is not None:
+            self._ending.stop()
 
     def on_resize(self, event: Resize) -> None:
         small = isinstance(self.screen, SmallScreen)
@@ -215,7 +228,12 @@ class SpecchatApp(App[None]):
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Save everything; called once the screen is gone."""
+        """Save everything; called once the screen is gone, or cannot be waited for."""
+        self._is_saving.set()
+        with self._shutdown_lock:
+            self._save_everything()
+
+    def _save_everything(self) -> None:
         if self._server is not None:
             self._server.stop()
         self._close_engine()
@@ -261,11 +279,17 @@ class SpecchatApp(App[None]):
         ):
             self._quit_asked = None
         await super().on_event(event)
+        if isinstance(event, Key):
+            await asyncio.sleep(0)  # Textual never does while keys are queued
 
     @on(TurnFinished)
     def _notify_finished(self, event: TurnFinished) -> None:
         if not self.app_focus and event.seconds >= LONG_TURN_SECONDS:
             self.window.notify(event.summary)
+
+    @on(BackgroundReported)
+    def _set_background(self, event: BackgroundReported) -> None:
+        self.settings.set_background(event.is_dark)
 
     def watch_app_focus(self, focus: bool) -> None:
         if focus:
@@ -283,11 +307,14 @@ class SpecchatApp(App[None]):
         if not self._supervised():
             self._quit(1)
 
-    def _on_hangup(self) -> None:
-        """The terminal is gone. A normal exit would hang, because Textual waits until everything is
-        drawn."""
+    def _on_signal(self, status: int) -> None:
+        if status != SIGNAL_EXIT_BASE + signal.SIGHUP:
+            self._quit(status)
+            return
+        # The terminal is gone. A normal exit would hang, because Textual waits until everything
+        # is drawn.
         self.shutdown()
-        os._exit(SIGNAL_EXIT_BASE + signal.SIGHUP)
+        os._exit(status)
 
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()

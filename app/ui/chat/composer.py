@@ -24,7 +24,7 @@ from app.ui.background import in_background, start_task
 from app.ui.chat.chrome import Notice
 from app.ui.chat.slider import KeepSlider
 from app.ui.completion import CompletionList
-from app.ui.keys import odd_character, run_own_binding
+from app.ui.keys import WORD_BINDINGS, odd_character, run_own_binding
 from app.ui.state.draft import NextMode, UnsentMessage
 from app.ui.terminal import Clipboard
 from app.util.sanitize import sanitize
@@ -64,6 +64,8 @@ class ComposeBox(TextArea):
             tooltip="List all commands (if the box is empty)",
         ),
         Binding("ctrl+a", "again_or_start", show=False),
+        Binding("alt+enter", "newline", show=False),
+        *WORD_BINDINGS,
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
             tooltip="Paste from the system's clipboard",
