@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.console import RenderableType
 from textual import on
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -34,6 +36,7 @@ from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
+from app.ui.changes import Changes, Drawn
 from app.ui.chat.asking import TurnFinished
 from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
 from app.ui.ending import SIGNAL_EXIT_BASE, EndingSignals
@@ -162,6 +165,7 @@ class SpecchatApp(App[None]):
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
+        self._drawn = Drawn()
         self._ending: EndingSignals | None = None
         self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
         self._supervised, self._restart_status = supervised, restart_status
@@ -214,6 +218,7 @@ class SpecchatApp(App[None]):
             self._ending.stop()
 
     def on_resize(self, event: Resize) -> None:
+        self.forget_drawn()
         small = isinstance(self.screen, SmallScreen)
         if small and fits(event.size):
             self.screen.dismiss()
@@ -489,6 +494,14 @@ class SpecchatApp(App[None]):
         if isinstance(focused, TextArea) and focused.selected_text:
             return focused.selected_text
         return self.screen.get_selected_text()
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if isinstance(renderable, ChopsUpdate | LayoutUpdate):
+            renderable = cast("RenderableType", Changes(renderable, self._drawn))
+        super()._display(screen, renderable)
+
+    def forget_drawn(self) -> None:
+        self._drawn.forget()
 
     def _close_engine(self) -> None:
         if not self._closing_engine:

@@ -18,7 +18,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from textual._parser import ParseError
 from textual.drivers.linux_driver import LinuxDriver
@@ -80,6 +80,14 @@ class Window:
             self._write(f"\x1b]2;{title}\x07")
 
 
+@runtime_checkable
+class RemembersDrawn(Protocol):
+    """An app that writes only changes of the screen."""
+
+    def forget_drawn(self) -> None:
+        """The screen is empty, or has another size."""
+
+
 def background_is_dark(environment: Mapping[str, str] = os.environ) -> bool:
     """What rxvt-unicode, konsole and others say in COLORFGBG: colours 7 and 9 to 15 are light."""
     background = environment.get("COLORFGBG", "").rpartition(";")[2]
@@ -130,6 +138,8 @@ class PasteSafeDriver(LinuxDriver):
         self.resume_application_mode()
 
     def start_application_mode(self) -> None:
+        if isinstance(self._app, RemembersDrawn):
+            self._app.forget_drawn()
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self.write(PUSH_TITLE)
         if self.input_tty:
