@@ -69,7 +69,7 @@ MAX_SEQUENCE = 64
 MAX_REPORT = 32
 """Textual types longer sequences."""
 BURST = 16
-"""So many characters in one read were not typed by hand."""
+"""A line of at least this length in one read was not typed by hand."""
 LONG_BURST = 200
 BURST_SECONDS, PASTE_SECONDS = 0.05, 0.2
 """A burst has ended after so long without input, and one that is known to be a paste."""
@@ -85,7 +85,7 @@ _REPORTS = (
     _re_terminal_mode_response,
 )
 _TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
-_PIECE = re.compile(rf"[^\t\r\n]{{{BURST}}}")
+_PIECE = re.compile(rf"[^\t\r\n]{{{BURST}}}[\r\n]")
 _LINE_END = re.compile(r"[\r\n]+")
 _PRINTABLE = re.compile(r"[ \t]*[^\x00-\x20\x7f-\x9f]")
 _PATH = re.compile(r"""['"]?(?:file:/|~/|/[^/\s'"]+/)[^\s]""")
@@ -129,9 +129,11 @@ def is_paste(burst: str) -> bool:
 
 
 def _is_burst(text: str) -> bool:
-    """Whether text of one read was not typed by hand."""
-    many_lines = len(text.strip()) >= BURST and is_multi_line(text)
-    return many_lines or _PIECE.search(text) is not None or _PATH.match(text) is not None
+    """Whether text of one read may be a paste, or the beginning of one. A line that ends with the
+    read may be followed by others."""
+    if len(text) < LONG_BURST and not _PATH.match(text):
+        return _PIECE.search(text) is not None or (len(text) >= BURST and is_multi_line(text))
+    return True
 
 
 class PasteSafeParser(XTermParser):
@@ -165,9 +167,9 @@ class PasteSafeParser(XTermParser):
         if not data:
             yield from super().feed(data)
             return
-        now = _parser.get_time()
-        begun = len(self._pending) == 2 and self._pending[1] != ESC
-        if begun and len(data) == 1 and now - self._fed_at > constants.ESCAPE_DELAY:
+        now = _now()
+        introduced = len(self._pending) == 2 and self._pending[1] != ESC
+        if introduced and len(data) == 1 and now - self._fed_at > constants.ESCAPE_DELAY:
             self._pending = ""  # Alt and a key, then another key: no terminal is that slow
         self._fed_at = now
         while data:
@@ -182,7 +184,7 @@ class PasteSafeParser(XTermParser):
         self._deadline = self._next_deadline(now)
 
     def tick(self) -> Iterable[Message]:
-        if self._deadline is None or _parser.get_time() < self._deadline:
+        if self._deadline is None or _now() < self._deadline:
             return
         pending = self._take_pending()
         if self._burst is not None:
@@ -192,7 +194,7 @@ class PasteSafeParser(XTermParser):
         else:  # Alt and a key is nothing
             escapes = pending.count(ESC) - (not pending.endswith(ESC))
             yield from (Key("escape", ESC) for _ in range(escapes))
-        self._deadline = self._next_deadline(_parser.get_time())
+        self._deadline = self._next_deadline(_now())
 
     def _take_pending(self) -> str:
         pending, self._pending = self._pending, ""
@@ -206,11 +208,13 @@ class PasteSafeParser(XTermParser):
             return now + STRING_SECONDS
         if self._pasted is not None or not self._pending:
             return None
-        begun = self._pending.lstrip(ESC)
-        if not begun:
+        introduced = self._pending.lstrip(ESC)
+        if not introduced:
             return now + constants.ESCAPE_DELAY
         # No key sends more than `ESC [` alone: the rest of a longer one is still to come.
-        return None if begun.startswith("[") and len(begun) > 1 else now + INTRODUCER_SECONDS
+        return (
+            None if introduced.startswith("[") and len(introduced) > 1 else now + INTRODUCER_SECONDS
+        )
 
     # ------------------------------------------------------------------------- pastes
 
@@ -406,6 +410,10 @@ class PasteSafeParser(XTermParser):
             return [key for each in text for key in self._sequence_to_key_events(each)]
         shifts = f";{bits + 1}" if bits else ""
         return list(self._sequence_to_key_events(f"\x1b[{code}{shifts}{final}"))
+
+
+def _now() -> float:
+    return _parser.get_time()  # type: ignore[attr-defined]
 
 
 def _is_report(sequence: str) -> bool:

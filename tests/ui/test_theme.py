@@ -47,8 +47,8 @@ def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
 
 def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
     painted = {name for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
-    assert set(ThemeName) == painted | {theme.name for theme in our_themes()}
-    assert our_themes()[0].name == find("appearance.theme").default
+    assert set(ThemeName) == painted | {"auto", *(theme.name for theme in our_themes())}
+    assert find("appearance.theme").default == "auto"
     assert {True, False} == {theme.dark for theme in our_themes()}
 
 
