@@ -9,7 +9,9 @@ import signal
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
+from textual.filter import DimFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -44,9 +47,17 @@ from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
 from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
 from app.ui.settings.live import LiveSettings
-from app.ui.terminal import ASK_BACKGROUND, Clipboard, Window, background_is_dark
+from app.ui.terminal import (
+    ASK_BACKGROUND,
+    TERMINAL_MAY_COPY,
+    Clipboard,
+    CopyText,
+    Window,
+    background_is_dark,
+    for_tmux,
+)
 from app.ui.terminal_input import BackgroundReported
-from app.ui.theme import ink_shades, our_themes
+from app.ui.theme import FEW_COLOURS, ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -157,6 +168,9 @@ class SpecchatApp(App[None]):
         starts it. `machines` are those that a target may be spread over. `watches`: see
         ChatScreen. `opener` opens the files that documents were read from."""
         super().__init__(driver_class=paste_safe_driver())
+        if self.console.color_system == "standard":
+            self.add_class(FEW_COLOURS)
+            self._filters = [each for each in self._filters if not isinstance(each, DimFilter)]
         for theme in our_themes():
             self.register_theme(theme)
         settings_file = settings or SettingsFile()
@@ -324,18 +338,39 @@ class SpecchatApp(App[None]):
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()
         if selected:
-            self.copy_to_clipboard(selected)
-            self.chat.notice.show("Copied.")
+            self.post_message(CopyText(selected, "Copied."))
             return
         if self._confirms_quit("ctrl+c", QUIT_WINDOW_SECONDS):
             self._quit(0)
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy into the system's clipboard, too, because not every terminal does that."""
+        self._copy(text)
+
+    @on(CopyText)
+    def _copy_text(self, event: CopyText) -> None:
+        written = self._copy(event.text)
+
+        async def tell() -> None:
+            is_copied = written is None or await asyncio.wrap_future(written)
+            self._show(event.sentence if is_copied else f"{event.sentence} {TERMINAL_MAY_COPY}")
+
+        start_task(self, tell)
+
+    def _copy(self, text: str) -> Future[bool] | None:
+        """Copy into the system's clipboard, too, because not every terminal does that. Returns
+        whether another program certainly has the text, or None if there is no terminal."""
         super().copy_to_clipboard(text)
+        if os.environ.get("TMUX"):
+            data = b64encode(text.encode(errors="replace")).decode()
+            self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
         if self._system_clipboard is not None:
-            self._system_clipboard.write(text)
+            return self._system_clipboard.write(text)
+        if self.is_headless:
+            return None
+        unknown: Future[bool] = Future()
+        unknown.set_result(False)
+        return unknown
 
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 

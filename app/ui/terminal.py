@@ -18,13 +18,14 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from textual._parser import ParseError
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from app.ui.terminal_input import PasteSafeParser
+from app.ui.terminal_input import ESC, PasteSafeParser
 from app.util.sanitize import sanitize_line
 
 PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
@@ -42,6 +43,7 @@ CLOSED_TICKS = 5
 """After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
 had the terminal."""
 STDERR = 2
+TERMINAL_MAY_COPY = "Other programs get it if the terminal supports OSC 52. ^V pastes it here."
 TIMEOUT_SECONDS = 2.0
 """Timeout of the clipboard programs: the program that owns the text may not respond."""
 
@@ -202,13 +204,27 @@ def capture_stderr(log: int) -> Iterator[None]:
             sys.stderr, sys.__stderr__ = before  # type: ignore[misc]
 
 
+@dataclass
+class CopyText(Message):
+    """Copy this text; the app shows the sentence once that is done."""
+
+    text: str
+    sentence: str
+
+
+def for_tmux(sequence: str) -> str:
+    """A sequence that tmux passes on to the terminal outside, where its settings allow that."""
+    return f"\x1bPtmux;{sequence.replace(ESC, ESC + ESC)}{ESC}\\"
+
+
 class Clipboard(Protocol):
     """Both methods return at once. A read after a write returns what was written."""
 
     def read(self) -> Future[str | None]:
         """Its text; None if it has no text, or cannot be read."""
 
-    def write(self, text: str) -> object: ...
+    def write(self, text: str) -> Future[bool] | None:
+        """Whether the text was written; None if that cannot fail."""
 
 
 class SystemClipboard:
@@ -223,7 +239,7 @@ class SystemClipboard:
     def read(self) -> Future[str | None]:
         return self._executor.submit(self._read)
 
-    def write(self, text: str) -> Future[None]:
+    def write(self, text: str) -> Future[bool]:
         return self._executor.submit(self._write, text)
 
     def _read(self) -> str | None:
@@ -241,10 +257,10 @@ class SystemClipboard:
         text = done.stdout.decode(errors="replace")
         return text if done.returncode == 0 and text else None
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str) -> bool:
         # Some programs keep running to serve the text, so they must not inherit our streams.
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
+        try:
+            done = subprocess.run(
                 self._writes,
                 input=text.encode(errors="replace"),
                 stdout=subprocess.DEVNULL,
@@ -252,6 +268,9 @@ class SystemClipboard:
                 timeout=TIMEOUT_SECONDS,
                 env=_environment(),
             )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return done.returncode == 0
 
 
 def system_clipboard() -> SystemClipboard | None:
@@ -263,6 +282,8 @@ def system_clipboard() -> SystemClipboard | None:
         programs.append(("wl-paste --no-newline --type text", "wl-copy"))
     if sys.platform != "darwin" and os.environ.get("DISPLAY"):
         programs.append(("xclip -selection clipboard -out", "xclip -selection clipboard -in"))
+    if os.environ.get("TMUX"):
+        programs.append(("tmux save-buffer -", "tmux load-buffer -w -"))
     for reads, writes in programs:
         reader, writer = _resolve(reads), _resolve(writes)
         if reader and writer:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from textual.color import Color
 from textual.theme import Theme
 
+FEW_COLOURS = "few-colours"
+"""Class of the app where the terminal has 16 colours: shades need attributes there."""
+
 
 def our_themes() -> tuple[Theme, Theme]:
     dark = {
