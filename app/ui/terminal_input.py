@@ -89,13 +89,18 @@ _PIECE = re.compile(rf"[^\t\r\n]{{{BURST}}}[\r\n]")
 _LINE_END = re.compile(r"[\r\n]+")
 _PRINTABLE = re.compile(r"[ \t]*[^\x00-\x20\x7f-\x9f]")
 _PATH = re.compile(r"""['"]?(?:file:/|~/|/[^/\s'"]+/)[^\s]""")
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[ -~])")
 _CSI_BODY = re.compile(r"[0-?]*[ -/]*")
 _SS3_BODY = re.compile(r"[\d;]*")
+_NUMBERS = re.compile(r"(?:[0-9]{0,7}[:;])*[0-9]{0,7}")
+"""Larger ones mean nothing."""
 _RXVT_SHIFT = re.compile(r"\d+\$")
 _STRING_END = re.compile(r"[\x07\x18\x1a\x1b\x9c]")
 _MIXED_IN = re.compile(r"\x1b\[(?:[IO]|<[\d;]+[Mm])")
 """Focus and mouse reports, which may arrive in the middle of a paste."""
-_BACKGROUND = re.compile(r"11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})")
+_BACKGROUND = re.compile(
+    r"11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})(?:/[0-9a-fA-F]{1,4})?"
+)
 _KITTY_ANSWER = re.compile(r"\x1b\[\?\d+u")
 
 
@@ -129,8 +134,9 @@ def is_paste(burst: str) -> bool:
 
 
 def _is_burst(text: str) -> bool:
-    """Whether text of one read may be a paste, or the beginning of one. A line that ends with the
-    read may be followed by others."""
+    """Whether one read may be a paste, or the beginning of one. A line that ends with the read may
+    be followed by others."""
+    text = _SEQUENCES.sub("", text)
     if len(text) < LONG_BURST and not _PATH.match(text):
         return _PIECE.search(text) is not None or (len(text) >= BURST and is_multi_line(text))
     return True
@@ -156,6 +162,8 @@ class PasteSafeParser(XTermParser):
         """The end of the input so far, if that may be the beginning of a sequence."""
         self._deadline: float | None = None
         self._fed_at = 0.0
+        self._may_burst = True
+        """Whether a burst may begin in what was read."""
         self._speaks_kitty = False
         super().__init__(debug)
 
@@ -168,10 +176,11 @@ class PasteSafeParser(XTermParser):
             yield from super().feed(data)
             return
         now = _now()
-        introduced = len(self._pending) == 2 and self._pending[1] != ESC
+        introduced = self._string == "" or self._pending in ("\x1b[", "\x1bO")
         if introduced and len(data) == 1 and now - self._fed_at > constants.ESCAPE_DELAY:
-            self._pending = ""  # Alt and a key, then another key: no terminal is that slow
-        self._fed_at = now
+            # Alt and a key, then another key: no terminal is that slow.
+            self._pending, self._string = "", None
+        self._fed_at, self._may_burst = now, True
         while data:
             if self._pasted is not None:
                 data = yield from self._read_paste(data)
@@ -205,7 +214,7 @@ class PasteSafeParser(XTermParser):
             known = is_paste("".join(self._burst[:2]))
             return now + (PASTE_SECONDS if known else BURST_SECONDS)
         if self._string is not None:
-            return now + STRING_SECONDS
+            return now + (STRING_SECONDS if self._string else INTRODUCER_SECONDS)
         if self._pasted is not None or not self._pending:
             return None
         introduced = self._pending.lstrip(ESC)
@@ -265,15 +274,16 @@ class PasteSafeParser(XTermParser):
             pasted = text.rstrip("\r\n") if is_line else text
             yield Paste(pasted)
             text = text[len(pasted) :]
+        self._may_burst = False
         while text:
             if self._string is None:
-                text = yield from self._read_keys(text, may_burst=False)
+                text = yield from self._read_keys(text)
             else:
                 text = yield from self._read_string(text)
 
     # ------------------------------------------------------------------------- sequences
 
-    def _read_keys(self, data: str, may_burst: bool = True) -> Generator[Message, None, str]:
+    def _read_keys(self, data: str) -> Generator[Message, None, str]:
         """Read characters and sequences, up to a paste or a string; returns the rest."""
         position = 0
         while position < len(data):
@@ -290,12 +300,14 @@ class PasteSafeParser(XTermParser):
                 if sequence[1:] and sequence[1] in STRINGS:
                     self._string = ""
                     return data[position:]
-                if sequence == BRACKETED_PASTE_START:
+                if sequence.endswith(BRACKETED_PASTE_START):
+                    yield from self._messages(sequence.removesuffix(BRACKETED_PASTE_START))
                     self._pasted = []
                     return data[position:]
                 yield from self._messages(sequence)
             elif text := _TEXT.match(data, position):
-                if may_burst and _is_burst(text[0]):
+                may_burst, self._may_burst = self._may_burst, False
+                if may_burst and _is_burst(data[position:]):
                     self._burst = []
                     return data[position:]
                 for each in text[0]:
@@ -326,7 +338,7 @@ class PasteSafeParser(XTermParser):
         return data[end.start() + 2 :] if data[end.end()] == "\\" else data[end.start() :]
 
     def _messages(self, sequence: str) -> Iterator[Message]:
-        """What a whole sequence means; nothing if it is not known."""
+        """What a whole sequence means; nothing if it is not known, or empty."""
         if _is_report(sequence):
             yield from super().feed(sequence)
         elif sequence == ESC:
@@ -338,7 +350,7 @@ class PasteSafeParser(XTermParser):
             else:
                 yield Key("escape", ESC)
                 yield from messages
-        else:
+        elif sequence:
             yield from self._keys(sequence)
 
     def _keys(self, sequence: str) -> Iterator[Key]:
@@ -384,14 +396,14 @@ class PasteSafeParser(XTermParser):
         """The keys of a sequence with numbers: of the kitty keyboard protocol, of xterm's
         modifyOtherKeys, and older ones. None if it is not of that form, or names no key."""
         final, fields = sequence[-1], sequence[2:-1].split(";")
-        if len(sequence) > MAX_SEQUENCE or set(sequence[2:-1]) - set("0123456789:;"):
+        if len(sequence) > MAX_SEQUENCE or not _NUMBERS.fullmatch(sequence, 2, len(sequence) - 1):
             return None
         if final == "~" and fields[0] == "27" and len(fields) == 3:  # modifyOtherKeys
             final, fields = "u", [fields[2], fields[1]]
-        code = _number(fields[0].partition(":")[0], 1)
+        code = int(fields[0].partition(":")[0] or 1)
         modifier, _, kind = (fields[1] if len(fields) > 1 else "").partition(":")
-        bits = max(0, _number(modifier, 1) - 1)
-        typed = [_number(each, 0) for each in fields[2].split(":")] if len(fields) > 2 else []
+        bits = max(0, int(modifier or 1) - 1)
+        typed = [int(each or 0) for each in fields[2].split(":")] if len(fields) > 2 else []
         text = "".join(chr(each) for each in typed if _is_character(each))
         name = FUNCTIONAL_KEYS.get(f"{code}{final}")
         if final == "u":
@@ -421,11 +433,6 @@ def _is_report(sequence: str) -> bool:
     if len(sequence) > MAX_REPORT:
         return False
     return sequence in (FOCUSIN, FOCUSOUT) or any(each.match(sequence) for each in _REPORTS)
-
-
-def _number(digits: str, default: int) -> int:
-    """Larger numbers than those of characters mean nothing."""
-    return int(digits) if 0 < len(digits) < 8 else default
 
 
 def _is_character(code: int) -> bool:
