@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
-from textual.events import Key, MouseDown, Paste
+from textual.events import Key, Paste
 from textual.message import Message
 
 from app.ui.chat.composer import ComposeBox
@@ -65,7 +65,11 @@ KEYS = [
     ("the keypad with its text", "\x1b[57413;;43u\x1b[57409;;44u", ["plus +", "comma ,"]),
     ("the keypad without", "\x1b[57413u\x1b[57400u\x1b[57414u", ["plus +", "1", "enter"]),
     ("the keypad with Ctrl", "\x1b[57413;5u", ["ctrl+plus"]),
-    ("the keypad of a VT", "\x1bOk\x1bOl\x1bOX\x1bOM", ["plus +", "comma ,", "equals_sign =", "enter"]),
+    (
+        "the keypad of a VT",
+        "\x1bOk\x1bOl\x1bOX\x1bOM",
+        ["plus +", "comma ,", "equals_sign =", "enter"],
+    ),
     ("text without its text", "\x1b[97u\x1b[97;2u\x1b[65;2u", ["a", "A", "A"]),
     ("text with its text", "\x1b[97;2;65u\x1b[49;3;161u", ["A", "inverted_exclamation_mark ¡"]),
     ("Shift+Space", "\x1b[32;2u\x1b[27;2;32~\x1b[32;2;32u", ["space  "] * 3),
@@ -73,25 +77,71 @@ KEYS = [
     ("Ctrl+Enter", "\x1b[27;5;13~\x1b[13;5u", ["ctrl+enter"] * 2),
     ("Alt+Enter", "\x1b\r\x1b\n\x1b[13;3u\x1b[27;3;13~", ["alt+enter"] * 4),
     ("Alt+Backspace", "\x1b\x7f\x1b\x08\x1b[127;3u", ["ctrl+w", "ctrl+w", "alt+backspace"]),
-    ("Alt and a character", "\x1b1\x1b-\x1b=\x1bx\x1bY", ["alt+1", "alt+minus", "alt+equals_sign", "alt+x", "alt+shift+y"]),
-    ("Alt+arrows", "\x1b\x1b[D\x1b\x1b[C\x1b\x1bOA\x1b\x1bOB", ["alt+left", "alt+right", "alt+up", "alt+down"]),
+    (
+        "Alt and a character",
+        "\x1b1\x1b-\x1b=\x1bx\x1bY",
+        ["alt+1", "alt+minus", "alt+equals_sign", "alt+x", "alt+shift+y"],
+    ),
+    (
+        "Alt+arrows",
+        "\x1b\x1b[D\x1b\x1b[C\x1b\x1bOA\x1b\x1bOB",
+        ["alt+left", "alt+right", "alt+up", "alt+down"],
+    ),
     ("the same by xterm", "\x1b[1;3D\x1b[1;3A", ["alt+left", "alt+up"]),
-    ("with modifiers", "\x1b\x1b[d\x1b\x1bOd\x1b\x1b[1;5D", ["alt+shift+left", "alt+ctrl+left", "alt+ctrl+left"]),
+    (
+        "with modifiers",
+        "\x1b\x1b[d\x1b\x1bOd\x1b\x1b[1;5D",
+        ["alt+shift+left", "alt+ctrl+left", "alt+ctrl+left"],
+    ),
     ("older modified arrows", "\x1bO5D\x1bO1;5C", ["ctrl+left", "ctrl+right"]),
-    ("other keys with Alt", "\x1b\x1b[3~\x1b\x1b[5~\x1b\x1b[7~", ["alt+delete", "alt+pageup", "alt+home"]),
+    (
+        "other keys with Alt",
+        "\x1b\x1b[3~\x1b\x1b[5~\x1b\x1b[7~",
+        ["alt+delete", "alt+pageup", "alt+home"],
+    ),
     ("mintty's Ctrl+Alt+1", "\x1b[1;7q", ["alt+ctrl+1"]),
     ("Esc twice", "\x1b\x1b", ["escape", "escape"]),
     ("Esc twice, then Alt+Left", "\x1b\x1b\x1b[D", ["escape", "alt+left"]),
     ("Esc and a paste", "\x1b\x1b[200~a\x1b[201~", ["escape", "'a'"]),
     ("Esc and a control key", "\x1b\x11", ["escape", "ctrl+q"]),
     ("Alt and the first character of a sequence", "\x1b[", []),
-    ("st", "\x1b[P\x1b[2K\x1b[M\x1b[2J\x1b[K\x1b[J\x1b[4h", ["delete", "shift+delete", "ctrl+delete", "shift+home", "shift+end", "ctrl+end", "insert"]),
+    (
+        "st",
+        "\x1b[P\x1b[2K\x1b[M\x1b[2J\x1b[K\x1b[J\x1b[4h",
+        ["delete", "shift+delete", "ctrl+delete", "shift+home", "shift+end", "ctrl+end", "insert"],
+    ),
     ("F1 of a kitty keyboard", "\x1b[?25u\x1b[P\x1b[1;5P", ["f1", "ctrl+f1"]),
-    ("rxvt-unicode", "\x1b[7^\x1b[8^\x1b[7$\x1b[3$\x1bOb", ["ctrl+home", "ctrl+end", "shift+home", "shift+delete", "ctrl+down"]),
+    (
+        "rxvt-unicode",
+        "\x1b[7^\x1b[8^\x1b[7$\x1b[3$\x1bOb",
+        ["ctrl+home", "ctrl+end", "shift+home", "shift+delete", "ctrl+down"],
+    ),
     ("function keys", "\x1bOP\x1b[11~\x1b[[A\x1b[25~", ["f1", "f1", "f1", "f13"]),
     ("focus and the mouse", "\x1b[I\x1b[O\x1b[<0;5;5M", ["AppFocus", "AppBlur", "MouseDown"]),
-    ("a burst of typed keys", "@sr\tde\tb.\tWhat is it?\r", ["at @", *"sr", "tab", *"de", "tab", "b", "full_stop .", "tab", *"What", "space  ", "i", "s", "space  ", "i", "t", "question_mark ?", "enter"]),
-]  # fmt: skip
+    (
+        "a burst of typed keys",
+        "@sr\tde\tb.\tWhat is it?\r",
+        [
+            "at @",
+            *"sr",
+            "tab",
+            *"de",
+            "tab",
+            "b",
+            "full_stop .",
+            "tab",
+            *"What",
+            "space  ",
+            "i",
+            "s",
+            "space  ",
+            "i",
+            "t",
+            "question_mark ?",
+            "enter",
+        ],
+    ),
+]
 
 
 @table("what, sent, keys", KEYS)
@@ -101,13 +151,15 @@ def test_keys_of_terminals(clock: Clock, what: str, sent: str, keys: list[str]) 
 
 ANSWERS = [
     "\x1b[?62;4c", "\x1b[>41;390;0c", "\x1b[=1;2c", "\x1b[?997;1n", "\x1b[0n", "\x1b[?2026;2$y",
-    "\x1b[4;1$y", "\x1b[?1u", "\x1b[8;24;80t", "\x1b[?1;2;256S", "\x1b[>4;2m", "\x1b[99~", "\x1b[201~",
-    "\x1b]11;rgb:0000/0000/0000\x1b\\", "\x1b]10;rgb:ff/ff/ff\x07", "\x1b]4;1;rgb:00/00/00\x1b\\",
-    "\x1b]52;c;aGVsbG8=\x07", "\x1b]lthe title\x1b\\", "\x1bP>|xterm(390)\x1b\\", "\x1bP1$r0m\x1b\\",
-    "\x1bP1+r544e=787465726d\x1b\\", "\x1b_Gi=31;OK\x1b\\", "\x1bXa string\x1b\\", "\x1b^private\x1b\\",
-    "\x9b?62;4c", "\x9d11;rgb:00/00/00\x9c", "\x90>|x\x9c", "\x1b]11;" + "x" * 5_000 + "\x07",
-    "\x1b[" + "1;" * 500 + "z", "\x1b[9999999999;5u", "\x1b[99;99999999999999u", "\x1b[1114112u", "\x1b[55296u",
-    "\x1b[<99999999999999999999999999999999;1;1M", "\x1bOz", "\x1b[57461u", "\x1b[?25l",
+    "\x1b[4;1$y", "\x1b[?1u", "\x1b[8;24;80t", "\x1b[?1;2;256S", "\x1b[>4;2m", "\x1b[99~",
+    "\x1b[201~", "\x1b]11;rgb:0000/0000/0000\x1b\\", "\x1b]10;rgb:ff/ff/ff\x07",
+    "\x1b]4;1;rgb:00/00/00\x1b\\", "\x1b]52;c;aGVsbG8=\x07", "\x1b]lthe title\x1b\\",
+    "\x1bP>|xterm(390)\x1b\\", "\x1bP1$r0m\x1b\\", "\x1bP1+r544e=787465726d\x1b\\",
+    "\x1b_Gi=31;OK\x1b\\", "\x1bXa string\x1b\\", "\x1b^private\x1b\\", "\x9b?62;4c",
+    "\x9d11;rgb:00/00/00\x9c", "\x90>|x\x9c", "\x1b]11;" + "x" * 5_000 + "\x07",
+    "\x1b[" + "1;" * 500 + "z", "\x1b[9999999999;5u", "\x1b[99;99999999999999u", "\x1b[1114112u",
+    "\x1b[55296u", "\x1b[<99999999999999999999999999999999;1;1M", "\x1bOz", "\x1b[57461u",
+    "\x1b[?25l",
 ]  # fmt: skip
 
 
@@ -156,7 +208,8 @@ def test_the_terminals_background(answer: str, is_dark: bool | None) -> None:
 @table(
     "sent",
     [
-        MULTI_LINE, "line one\rline two\r", "one line of text\r\rand another", "a" * 300, "a" * 300 + "\r",
+        MULTI_LINE, "line one\rline two\r", "one line of text\r\rand another",
+        "a" * 300, "a" * 300 + "\r",
         "/home/me/contract.txt ", "'/home/me/a b.txt' ", "~/notes.md and", "file:///tmp/a%20b.txt",
         "a table\tof two rows\r1\t2\r", "with \x1b[31mcolours\x1b[0m in it\rand \x11 keys\r",
         "日本語のテキスト。これは一行目です。\r二行目\r",
@@ -185,14 +238,11 @@ def test_keys_typed_ahead_are_keys(clock: Clock) -> None:
     assert read(clock, "ok\rno\r")[2] == "enter"
 
 
-@table("length", [1_024, 4_095, 37, 21])
+@table("length", [1_024, 4_095, 37])
 def test_a_paste_of_many_reads_is_one(clock: Clock, length: int) -> None:
     text = "".join(f"Clause {number}. The parties agree.\r" for number in range(3_000))
     reads = [text[start : start + length] for start in range(0, len(text), length)]
-    found = read(clock, *reads, pause=0.01)
-    assert len(found) <= 1 + (length < 30) * length
-    assert repr(text[length if length < 30 else 0 :])[1:-1] in found[-1]
-    assert "enter" not in found
+    assert read(clock, *reads, pause=0.01) == [repr(text)]
 
 
 def test_lines_written_one_by_one_are_one_paste(clock: Clock) -> None:
@@ -253,5 +303,3 @@ async def test_keys_in_the_boxes() -> None:
             pilot.app.post_message(each)
         await pilot.pause()
         assert line.value == "-one +two"
-        for each in PasteSafeParser().feed("\x1b[<0;2;1M\x1b[<0;2;1m"):
-            assert isinstance(each, Message | MouseDown)
