@@ -25,7 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
-from textual.filter import DimFilter
+from textual.filter import ANSIToTruecolor, DimFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -168,10 +168,12 @@ class SpecchatApp(App[None]):
         starts it. `machines` are those that a target may be spread over. `watches`: see
         ChatScreen. `opener` opens the files that documents were read from."""
         super().__init__(driver_class=paste_safe_driver())
-        if self.console.color_system == "standard":
+        few_colours = self.console.color_system == "standard"
+        if few_colours:
             self.add_class(FEW_COLOURS)
-            self._filters = [each for each in self._filters if not isinstance(each, DimFilter)]
-        for theme in our_themes():
+            blending = (DimFilter, ANSIToTruecolor)  # both replace the attribute by a colour
+            self._filters = [each for each in self._filters if not isinstance(each, blending)]
+        for theme in our_themes(few_colours):
             self.register_theme(theme)
         settings_file = settings or SettingsFile()
         self._engine = engine
