@@ -168,12 +168,7 @@ class SpecchatApp(App[None]):
         starts it. `machines` are those that a target may be spread over. `watches`: see
         ChatScreen. `opener` opens the files that documents were read from."""
         super().__init__(driver_class=paste_safe_driver())
-        few_colours = self.console.color_system == "standard"
-        if few_colours:
-            self.add_class(FEW_COLOURS)
-            blending = (DimFilter, ANSIToTruecolor)  # both replace the attribute by a colour
-            self._filters = [each for each in self._filters if not isinstance(each, blending)]
-        for theme in our_themes(few_colours):
+        for theme in our_themes():
             self.register_theme(theme)
         settings_file = settings or SettingsFile()
         self._engine = engine
@@ -217,6 +212,8 @@ class SpecchatApp(App[None]):
     def on_mount(self) -> None:
         self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
+        if self.console.color_system == "standard" and not self.is_headless:
+            self._use_few_colours()
         if os.environ.get("TERM") != "linux":  # the console would show a part of it
             self._write(ASK_BACKGROUND)
         if threading.current_thread() is threading.main_thread():
@@ -307,6 +304,15 @@ class SpecchatApp(App[None]):
     def _notify_finished(self, event: TurnFinished) -> None:
         if not self.app_focus and event.seconds >= LONG_TURN_SECONDS:
             self.window.notify(event.summary)
+
+    def _use_few_colours(self) -> None:
+        self.add_class(FEW_COLOURS)
+        blending = (DimFilter, ANSIToTruecolor)  # both replace the attribute `dim` by a colour
+        self._filters = [each for each in self._filters if not isinstance(each, blending)]
+        for theme in our_themes(few_colours=True):
+            self.register_theme(theme)
+        self._invalidate_css()
+        self.call_next(self.refresh_css)
 
     @on(BackgroundReported)
     def _set_background(self, event: BackgroundReported) -> None:
