@@ -210,7 +210,7 @@ def test_the_terminals_background(answer: str, is_dark: bool | None) -> None:
     [
         MULTI_LINE, "line one\rline two\r", "one line of text\r\rand another",
         "a" * 300, "a" * 300 + "\r",
-        "/home/me/contract.txt ", "'/home/me/a b.txt' ", "~/notes.md and", "file:///tmp/a%20b.txt",
+        "/srv/me/contract.txt ", "'/srv/me/a b.txt' ", "~/notes.md and", "file:///tmp/a%20b.txt",
         "a table\tof two rows\r1\t2\r", "with \x1b[31mcolours\x1b[0m in it\rand \x11 keys\r",
         "日本語のテキスト。これは一行目です。\r二行目\r",
     ],
@@ -220,7 +220,7 @@ def test_a_burst_is_a_paste(clock: Clock, sent: str) -> None:
 
 
 def test_a_path_and_enter(clock: Clock) -> None:
-    assert read(clock, "/home/me/contract.txt\r") == ["'/home/me/contract.txt'", "enter"]
+    assert read(clock, "/srv/me/contract.txt\r") == ["'/srv/me/contract.txt'", "enter"]
 
 
 def test_a_long_line_and_enter_pressed_after_it(clock: Clock) -> None:
