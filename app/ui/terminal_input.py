@@ -65,6 +65,8 @@ SHIFT, ALT, LOCKS = 1, 2, 64 | 128
 RELEASED = "3"
 STRINGS = "]P_^X"
 """What follows ESC at the beginning of OSC, DCS, APC, PM and SOS."""
+C1 = frozenset(map(chr, range(0x80, 0xA0)))
+"""Each stands for ESC and another character."""
 MAX_SEQUENCE = 64
 MAX_REPORT = 32
 """Textual types longer sequences."""
@@ -267,9 +269,13 @@ class PasteSafeParser(XTermParser):
 
     def _end_burst(self, last: str) -> Generator[Message, None, None]:
         assert self._burst is not None
-        text = _MIXED_IN.sub("", "".join((*self._burst, last)))
-        self._burst = None
-        if is_paste(text):
+        read = "".join((*self._burst, last))
+        text, self._burst = _MIXED_IN.sub("", read), None
+        if not is_paste(text):
+            text = read
+        else:
+            for report in _MIXED_IN.findall(read):
+                yield from self._messages(report)
             is_line = len(text) < LONG_BURST and not is_multi_line(text)
             pasted = text.rstrip("\r\n") if is_line else text
             yield Paste(pasted)
@@ -288,9 +294,8 @@ class PasteSafeParser(XTermParser):
         position = 0
         while position < len(data):
             character = data[position]
-            if "\x80" <= character <= "\x9f":  # C1: one character for ESC and another
-                data = f"{ESC}{chr(ord(character) - 0x40)}{data[position + 1 :]}"
-                position = 0
+            if character in C1 and BRACKETED_PASTE_START not in data:
+                data, position = _spelled_out(data[position:]), 0
             elif character == ESC:
                 end = _sequence_end(data, position)
                 if end is None:
@@ -426,6 +431,10 @@ class PasteSafeParser(XTermParser):
 
 def _now() -> float:
     return _parser.get_time()  # type: ignore[attr-defined]
+
+
+def _spelled_out(data: str) -> str:
+    return data.translate({ord(each): f"{ESC}{chr(ord(each) - 0x40)}" for each in C1})
 
 
 def _is_report(sequence: str) -> bool:

@@ -258,7 +258,10 @@ def test_keys_after_a_paste_are_keys(clock: Clock) -> None:
 
 
 def test_reports_in_the_middle_of_a_paste_are_not_pasted(clock: Clock) -> None:
-    assert read(clock, MULTI_LINE, "\x1b[<35;10;2M\x1b[I", MULTI_LINE) == [repr(MULTI_LINE * 2)]
+    found = read(clock, MULTI_LINE, "\x1b[<35;10;2M\x1b[I", MULTI_LINE)
+    assert found == ["MouseMove", "AppFocus", repr(MULTI_LINE * 2)]
+    question = "What is handled in office 14?\r" + "\x1b[<35;10;2M" * 30
+    assert read(clock, question)[-31:] == ["enter", *["MouseMove"] * 30]
 
 
 def test_a_bracketed_paste_after_a_burst(clock: Clock) -> None:
