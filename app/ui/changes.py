@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import get_character_cell_size
 from rich.console import Console
 from rich.control import Control
 from rich.segment import Segment
@@ -47,11 +48,28 @@ class Drawn:
             self._rows[y] = {**kept, x: strip}
             return x, strip
         row[x] = strip
-        return _difference(x, list(before), list(strip))
+        x, old, new = _without_same_ends(x, [*before], [*strip])
+        x, _, new = _without_same_ends(x, _divided(old), _divided(new))
+        return x, Strip(new).simplify()
 
 
-def _difference(x: int, old: Sequence[Segment], new: Sequence[Segment]) -> tuple[int, Strip]:
-    """Without the segments at both ends that are the same."""
+def _divided(segments: Sequence[Segment]) -> list[Segment]:
+    """A segment for each character, unless one is wide or has no width."""
+    return [
+        part
+        for each in segments
+        for part in (
+            (Segment(character, each.style) for character in each.text)
+            if all(get_character_cell_size(character) == 1 for character in each.text)
+            else (each,)
+        )
+    ]
+
+
+def _without_same_ends(
+    x: int, old: list[Segment], new: list[Segment]
+) -> tuple[int, list[Segment], list[Segment]]:
+    """What differs of two texts of one length, and its first cell."""
     shorter = min(len(old), len(new))
     start = 0
     while start < shorter and _same(old[start], new[start]):
@@ -60,7 +78,7 @@ def _difference(x: int, old: Sequence[Segment], new: Sequence[Segment]) -> tuple
     end = 0
     while end < shorter - start and _same(old[-1 - end], new[-1 - end]):
         end += 1
-    return x, Strip(new[start : len(new) - end])
+    return x, old[start : len(old) - end], new[start : len(new) - end]
 
 
 def _same(one: Segment, other: Segment) -> bool:

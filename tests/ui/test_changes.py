@@ -25,7 +25,7 @@ Cells = Sequence[tuple[str, bool]]
 
 
 def strip(cells: Cells) -> Strip:
-    return Strip([Segment(text, BOLD if bold else Style()) for text, bold in cells])
+    return Strip([Segment(text, BOLD if bold else Style()) for text, bold in cells]).simplify()
 
 
 def runs(length: int) -> st.SearchStrategy[Cells]:
@@ -82,13 +82,20 @@ def test_only_changed_parts_are_written() -> None:
     everywhere, drawn = [(0, 0, WIDTH)], Drawn()
     assert "name" in Changes(whole(rows), drawn).render_segments(CONSOLE)
     assert Changes(partly(rows, everywhere), drawn).render_segments(CONSOLE) == ""
-    assert Changes(partly(later, everywhere), drawn).render_segments(CONSOLE) == "\x1b[1;6H2 s"
+    assert Changes(partly(later, everywhere), drawn).render_segments(CONSOLE) == "\x1b[1;6H2"
     # What is outside the updated cells may lack widgets.
     assert Changes(partly(rows, [(0, 0, CUT)]), drawn).render_segments(CONSOLE) == ""
     drawn.forget()
     again = Changes(partly(later, everywhere), drawn).render_segments(CONSOLE)
     assert "name" in again
     assert "...." in again
+
+
+def test_characters_of_two_cells_stay_whole() -> None:
+    drawn = Drawn()
+    for text, written in (("日本a", "\x1b[1;1H日本a"), ("日語a", "\x1b[1;1H日語a"), ("日語a", "")):
+        update = ChopsUpdate([{0: strip([(text, False)])}], [(0, 0, 5)], [[5]])
+        assert Changes(update, drawn).render_segments(CONSOLE) == written
 
 
 def test_a_new_division_of_a_row_is_written() -> None:
