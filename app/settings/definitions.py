@@ -184,7 +184,7 @@ class Appearance:
     """Theme and animations."""
 
     theme: ThemeName = ThemeName.AUTO
-    """The colours of the screen; auto is dark or light, as the terminal's background is."""
+    """The colours of the screen; auto follows the terminal's background."""
     animations: bool = True
     """Animate changes on the screen."""
 

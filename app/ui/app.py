@@ -177,6 +177,9 @@ class SpecchatApp(App[None]):
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
         self._drawn = Drawn()
+        self._copied: Future[bool] | None = None
+        """Whether a program has taken the text that was copied last; None if there is no terminal
+        that may have it instead."""
         self._ending: EndingSignals | None = None
         self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
         self._supervised, self._restart_status = supervised, restart_status
@@ -353,32 +356,27 @@ class SpecchatApp(App[None]):
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        self._copy(text)
+        """Copy into the system's clipboard, too, because not every terminal does that."""
+        super().copy_to_clipboard(text)
+        if os.environ.get("TMUX"):
+            data = b64encode(text.encode(errors="replace")).decode()
+            self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
+        if self._system_clipboard is not None:
+            self._copied = self._system_clipboard.write(text)
+        elif not self.is_headless:
+            self._copied = Future()
+            self._copied.set_result(False)
 
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
-        written = self._copy(event.text)
+        self.copy_to_clipboard(event.text)
+        written = self._copied
 
         async def tell() -> None:
             is_copied = written is None or await asyncio.wrap_future(written)
             self._show(event.sentence if is_copied else f"{event.sentence} {TERMINAL_MAY_COPY}")
 
         start_task(self, tell)
-
-    def _copy(self, text: str) -> Future[bool] | None:
-        """Copy into the system's clipboard, too, because not every terminal does that. Returns
-        whether another program certainly has the text, or None if there is no terminal."""
-        super().copy_to_clipboard(text)
-        if os.environ.get("TMUX"):
-            data = b64encode(text.encode(errors="replace")).decode()
-            self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
-        if self._system_clipboard is not None:
-            return self._system_clipboard.write(text)
-        if self.is_headless:
-            return None
-        unknown: Future[bool] = Future()
-        unknown.set_result(False)
-        return unknown
 
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 
