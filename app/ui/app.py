@@ -49,11 +49,11 @@ from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
 from app.ui.settings.live import LiveSettings
 from app.ui.terminal import (
     ASK_BACKGROUND,
-    TERMINAL_MAY_COPY,
+    NOT_COPIED,
     Clipboard,
-    CopyText,
     Window,
     background_is_dark,
+    copied_sentence,
     for_tmux,
 )
 from app.ui.terminal_input import BackgroundReported
@@ -177,9 +177,6 @@ class SpecchatApp(App[None]):
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
         self._drawn = Drawn()
-        self._copied: Future[bool] | None = None
-        """Whether a program has taken the text that was copied last; None if there is no terminal
-        that may have it instead."""
         self._ending: EndingSignals | None = None
         self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
         self._supervised, self._restart_status = supervised, restart_status
@@ -349,7 +346,8 @@ class SpecchatApp(App[None]):
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()
         if selected:
-            self.post_message(CopyText(selected, "Copied."))
+            self.copy_to_clipboard(selected)
+            self.chat.notice.show(copied_sentence(self, "Copied."))
             return
         if self._confirms_quit("ctrl+c", QUIT_WINDOW_SECONDS):
             self._quit(0)
@@ -362,21 +360,16 @@ class SpecchatApp(App[None]):
             data = b64encode(text.encode(errors="replace")).decode()
             self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
         if self._system_clipboard is not None:
-            self._copied = self._system_clipboard.write(text)
-        elif not self.is_headless:
-            self._copied = Future()
-            self._copied.set_result(False)
+            written = self._system_clipboard.write(text)
+            start_task(self, lambda: self._tell_failure(written))
 
-    @on(CopyText)
-    def _copy_text(self, event: CopyText) -> None:
-        self.copy_to_clipboard(event.text)
-        written = self._copied
+    async def _tell_failure(self, written: Future[bool] | None) -> None:
+        if written is not None and not await asyncio.wrap_future(written):
+            self._show(NOT_COPIED)
 
-        async def tell() -> None:
-            is_copied = written is None or await asyncio.wrap_future(written)
-            self._show(event.sentence if is_copied else f"{event.sentence} {TERMINAL_MAY_COPY}")
-
-        start_task(self, tell)
+    @property
+    def reaches_clipboard(self) -> bool:
+        return self._system_clipboard is not None or self.is_headless
 
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 

@@ -18,7 +18,6 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from textual._parser import ParseError
@@ -43,6 +42,7 @@ CLOSED_TICKS = 5
 """After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
 had the terminal."""
 STDERR = 2
+NOT_COPIED = "The clipboard's program failed. ^V pastes the copied text here."
 TERMINAL_MAY_COPY = "Other programs get it if the terminal supports OSC 52. ^V pastes it here."
 TIMEOUT_SECONDS = 2.0
 """Timeout of the clipboard programs: the program that owns the text may not respond."""
@@ -204,12 +204,17 @@ def capture_stderr(log: int) -> Iterator[None]:
             sys.stderr, sys.__stderr__ = before  # type: ignore[misc]
 
 
-@dataclass
-class CopyText(Message):
-    """Copy this text; the app shows the sentence once that is done."""
+@runtime_checkable
+class KnowsClipboard(Protocol):
+    @property
+    def reaches_clipboard(self) -> bool:
+        """Whether other programs get what the app copies; otherwise the terminal decides."""
 
-    text: str
-    sentence: str
+
+def copied_sentence(app: object, sentence: str) -> str:
+    """What to show after copying: the sentence, and what is not known."""
+    is_certain = not isinstance(app, KnowsClipboard) or app.reaches_clipboard
+    return sentence if is_certain else f"{sentence} {TERMINAL_MAY_COPY}"
 
 
 def for_tmux(sequence: str) -> str:

@@ -21,7 +21,7 @@ from textual.message import Message
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
-from app.ui.terminal import TERMINAL_MAY_COPY, SystemClipboard, Window, system_clipboard
+from app.ui.terminal import NOT_COPIED, TERMINAL_MAY_COPY, SystemClipboard, Window, system_clipboard
 from app.ui.terminal_input import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
@@ -307,9 +307,9 @@ async def test_a_copy_says_what_is_known(
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await pilot.press("tab", "ctrl+y")
-        sentence = COPIED if writes else f"{COPIED} {TERMINAL_MAY_COPY}"
+        sentence = {True: COPIED, False: NOT_COPIED, None: f"{COPIED} {TERMINAL_MAY_COPY}"}[writes]
         await until_shown(pilot, f"! {sentence}")
-        assert (TERMINAL_MAY_COPY in screen_text(pilot)) == (not writes)
+        assert (TERMINAL_MAY_COPY in screen_text(pilot)) == (writes is None)
     osc52 = "\x1b]52;c;U2hvcnQu\x07"
     assert osc52 in "".join(written)
     assert f"\x1bPtmux;\x1b{osc52}\x1b\\" in written

@@ -44,7 +44,7 @@ from app.ui.spans.view import (
     TextRange,
     overlapping,
 )
-from app.ui.terminal import CopyText
+from app.ui.terminal import copied_sentence
 from app.ui.text import ClickLine, LinePart, spread
 from app.ui.theme import FEW_COLOURS
 from app.util import formatting
@@ -657,7 +657,9 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_copy(self) -> None:
         passage: Passage = self._document.at(self.view.cursor)
         text = self._document.text[passage.start : passage.end]
-        self.post_message(CopyText(text, f"Copied {formatting.plural(len(text), 'character')}."))
+        self.app.copy_to_clipboard(text)
+        sentence = f"Copied {formatting.plural(len(text), 'character')}."
+        self.show_message(copied_sentence(self.app, sentence))
 
     def action_open_original(self) -> None:
         document = self._document
