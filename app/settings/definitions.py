@@ -54,9 +54,10 @@ class KvBits(StrEnum):
 
 
 class ThemeName(StrEnum):
-    """Our themes, then Textual's. Themes that use the terminal's own colours are missing, because
-    the heatmap needs intermediate shades."""
+    """Ours by the terminal's background, our themes, then Textual's. Themes that use the terminal's
+    own colours are missing, because the heatmap needs intermediate shades."""
 
+    AUTO = "auto"
     SPECCHAT = "specchat"
     SPECCHAT_LIGHT = "specchat-light"
     ATOM_ONE_DARK = "atom-one-dark"
@@ -182,8 +183,8 @@ class Storage:
 class Appearance:
     """Theme and animations."""
 
-    theme: ThemeName = ThemeName.SPECCHAT
-    """The colours of the screen."""
+    theme: ThemeName = ThemeName.AUTO
+    """The colours of the screen; auto follows the terminal's background."""
     animations: bool = True
     """Animate changes on the screen."""
 

@@ -158,7 +158,7 @@ def test_comments_unknown_keys_and_line_ends_stay(path: Path) -> None:
 def test_resetting_a_value_removes_its_line_and_leaves_its_comment(path: Path) -> None:
     file = opened(path, "[reading]\nkeep = 0.5  # half\n[appearance]\ntheme = 'nord'\n")
     change(file, KEEP, 0.0)
-    change(file, THEME, ThemeName.SPECCHAT)
+    change(file, THEME, ThemeName.AUTO)
     assert path.read_text() == "[reading]\n# half\n[appearance]\n"
 
 
