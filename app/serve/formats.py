@@ -14,7 +14,15 @@ from urllib.parse import quote
 
 from app.serve.answers import AnswerPiece, ServedAnswer
 from app.serve.fields import BadRequest
-from app.serve.requests import ChatMessage, ContentPart, Item, ResponsesRequest
+from app.serve.requests import (
+    Called,
+    ChatMessage,
+    ContentPart,
+    Item,
+    ResponsesRequest,
+    ToolCall,
+)
+from app.serve.tool_texts import result_text
 
 DONE = "data: [DONE]\n\n"
 
@@ -312,6 +320,18 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
         item = remembered.item(given.id) if given.type == "item_reference" else given
         if item.type == "reasoning":
             thoughts = "\n\n".join(_texts(item))
+        elif item.type.endswith("_call_output"):
+            output = item.output if item.output is not None else item.content
+            found.append(
+                ChatMessage(role="tool", tool_call_id=item.call_id, content=result_text(output))
+            )
+        elif item.type.endswith("_call"):
+            if not found or found[-1].role != "assistant":
+                found.append(
+                    ChatMessage(role="assistant", reasoning_content=thoughts, tool_calls=[])
+                )
+            found[-1].tool_calls = [*(found[-1].tool_calls or []), _call(item)]
+            thoughts = ""
         elif item.type != "message":
             raise BadRequest(f"Only text is read: leave out items of type {item.type[:50]!r}.")
         elif item.role is None:
@@ -323,6 +343,12 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
             )
             thoughts = ""
     return found
+
+
+def _call(item: Item) -> ToolCall:
+    given = next(filter(None, (item.arguments, item.input, item.action)), None)
+    name = item.name or item.type.removesuffix("_call")
+    return ToolCall(id=item.call_id, function=Called(name=name, arguments=given))
 
 
 def _texts(item: Item) -> list[str]:

@@ -8,11 +8,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -36,7 +36,7 @@ from app.protocol.options import (
     Sampling,
 )
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import LONG, cut
+from app.serve.cutting import LONG, cut, names_rules
 from app.serve.fields import (
     NO_LIMIT,
     BadRequest,
@@ -45,6 +45,8 @@ from app.serve.fields import (
     ignored,
     refuse_unsupported,
 )
+from app.serve.ordering import ordered
+from app.serve.tool_texts import CALL, ToolResult, call_text, has_images, label
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
@@ -143,6 +145,7 @@ Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
 TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
+IMAGES_IGNORED = "Images in tool results were ignored."
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Limit = Annotated[
     int,
@@ -267,9 +270,17 @@ class _Tools(_Fields):
 
 
 class ContentPart(_Fields):
-    """A part of a message: text, thinking, a file, or a type that is refused."""
+    """A part of a message: text, thinking, a file, a tool call or result, or a type that is
+    refused."""
 
     type: str
+    id: Any = None
+    name: Any = None
+    input: Any = None
+    tool_use_id: Any = None
+    content: Any = None
+    """A result in Anthropic's API; see `result_text`."""
+    is_error: bool = False
     text: str = ""
     thinking: str = ""
     refusal: str = ""
@@ -283,9 +294,30 @@ class ContentPart(_Fields):
     """A file in OpenAI's responses."""
 
 
+class Called(_Fields):
+    """The name and the arguments of a tool call."""
+
+    name: Any = None
+    arguments: Any = None
+    input: Any = None
+
+
+class ToolCall(_Fields):
+    """A tool call in OpenAI's chat completions."""
+
+    id: Any = None
+    function: Called | None = None
+    custom: Called | None = None
+
+
 class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Items[str | ContentPart] | None = None
+    name: Any = None
+    tool_calls: Items[ToolCall] | None = None
+    function_call: Called | None = None
+    tool_call_id: Any = None
+    """The call of which this message is the result."""
     reasoning_content: str | None = None
     """The thinking before this answer, in the field in which specchat returns it."""
 
@@ -350,8 +382,12 @@ class CompletionRequest(_OpenAi):
             raise BadRequest("The prompt must be a text or a list of token ids.")
         if self.logprobs is not None and self.logprobs is not False:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if self.suffix or self.echo:
-            raise BadRequest("`suffix` and `echo` are not supported: leave them out.")
+        if self.suffix:
+            raise BadRequest(
+                "A text cannot be filled in before a `suffix`: leave it out to continue the prompt."
+            )
+        if self.echo:
+            raise BadRequest("`echo` is not supported: leave it out.")
 
     @property
     def only_prompt(self) -> str | list[int]:
@@ -395,7 +431,21 @@ class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
 def note(request: AnsweredRequest) -> str:
     """Sentences about ignored parts of a request; an empty string if there are none."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
-    return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
+    images = any(map(has_images, _results(request)))
+    sentences = TOOLS_IGNORED if has_tools else "", IMAGES_IGNORED if images else ""
+    return " ".join(filter(None, (*sentences, ignored(request))))
+
+
+def _results(request: AnsweredRequest) -> Iterator[Any]:
+    """The contents of all tool results."""
+    if isinstance(request, ResponsesRequest):
+        yield from (item.output for item in request.items)
+    elif isinstance(request, ChatRequest | CountRequest):
+        for message in request.messages:
+            content = message.content if isinstance(message.content, list) else []
+            parts = [each for each in content if isinstance(each, ContentPart)]
+            yield parts if message.role == "tool" else None
+            yield from (each.content for each in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,11 +465,17 @@ def defaults_of(settings: Settings) -> Defaults:
 
 
 class Item(_Fields):
-    """An input item of `/v1/responses`: a message, the thinking before one, or a reference to an
-    item that the server remembers."""
+    """An input item of `/v1/responses`: a message, the thinking before one, a tool call or its
+    result, or a reference to an item that the server remembers."""
 
     type: str = "message"
     id: str = ""
+    call_id: Any = None
+    name: Any = None
+    arguments: Any = None
+    input: Any = None
+    action: Any = None
+    output: Any = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | Items[str | ContentPart] | None = None
     summary: Items[ContentPart] | None = None
@@ -452,8 +508,6 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
             raise BadRequest("Only text output is supported: leave `text.format` out.")
-        if (self.text or {}).get("verbosity", "medium") not in ("medium", None):
-            raise BadRequest("`text.verbosity` is not supported: leave it out.")
         if self.top_logprobs or any("logprobs" in each for each in self.include or []):
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.background:
@@ -470,29 +524,80 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
         )
 
 
+BILLING = "x-anthropic-billing-header:"
+"""Begins a line in Claude Code's system prompts that differs between sessions."""
+
+
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """Raises BadRequest."""
-    found = []
+    found: list[Message] = []
     texts_by_name: dict[str, list[str]] = {}
+    labels: dict[str, str] = {}
     for message in messages:
         if message.role in ("tool", "function"):
-            raise BadRequest("Tools are not supported: leave out messages of tools.")
-        parts, thoughts, documents = _parts(message.content)
+            name = labels.get(_key(message.tool_call_id or message.name))
+            name = name or (label(message.name, None) if message.name else CALL)
+            result = ToolResult(name, _plain(message)).message
+            found.append(_with_numbers(result, texts_by_name))
+            continue
+        parts = _parts(message.content, labels)
         if message.role == "user":
-            cut_out, text = cut(parts)
-            question = _without_names(text, cut_out)
-            documents = tuple(_numbered(each, texts_by_name) for each in documents)
-            found.append(Message(Role.USER, question, (*documents, *cut_out)))
+            found += [_with_numbers(each.message, texts_by_name) for each in parts.results]
+            if not parts.results or parts.documents or any(map(str.strip, parts.texts)):
+                found.append(_asked(parts, texts_by_name))
         elif message.role == "assistant":
-            thinking = message.reasoning_content or "\n\n".join(thoughts)
-            found.append(Message(Role.ASSISTANT, "\n\n".join(parts), thinking=thinking))
+            texts = [*parts.texts, *(each.text for each in parts.results)]
+            texts += _calls(message, labels)
+            thinking = message.reasoning_content or "\n\n".join(parts.thoughts)
+            text = "\n\n".join(texts if len(texts) < 2 else filter(None, texts))
+            found.append(Message(Role.ASSISTANT, text, thinking=thinking))
         else:
-            found.append(Message(Role.SYSTEM, "\n\n".join(parts)))
-    if found and found[-1].role is Role.SYSTEM:  # the last message is what is answered
-        found[-1] = replace(found[-1], role=Role.USER)
-    if all(message.role is not Role.USER for message in found):
-        raise BadRequest("There is no question: send a message of the role `user`.")
-    return tuple(found)
+            texts = [*map(_without_billing, parts.texts)]
+            if any(texts) or texts == parts.texts:
+                found.append(Message(Role.SYSTEM, "\n\n".join(filter(None, texts))))
+    asks = any(message.role in ("user", "system", "developer") for message in messages)
+    if not asks or not found:
+        raise BadRequest(
+            "There is no question: send a message of the role `user`. Tool results alone cannot be"
+            " answered."
+        )
+    return ordered(found)
+
+
+def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
+    """A user's message."""
+    context: list[str] = []
+    cut_out, text = cut(parts.texts, context)
+    question = _without_names(text, cut_out)
+    if cut_out and context and not _without_marks(question, cut_out):
+        context, question = [], "\n\n".join([*context, question])
+    documents = [_numbered(each, texts_by_name) for each in parts.documents]
+    return Message(
+        Role.USER, question, (*documents, *cut_out), context="\n\n".join(context).strip()
+    )
+
+
+def _without_billing(text: str) -> str:
+    line, _, rest = text.partition("\n")
+    return rest.lstrip("\n") if line.lower().startswith(BILLING) else text
+
+
+def _calls(message: ChatMessage, labels: dict[str, str]) -> Iterator[str]:
+    """The text of each call of an assistant's message. Stores their labels."""
+    calls = [
+        (each.id, each.function or each.custom or Called()) for each in message.tool_calls or []
+    ]
+    if message.function_call is not None:
+        calls.append((message.function_call.name, message.function_call))
+    for id, call in calls:
+        given = call.input if call.arguments is None else call.arguments
+        labels[_key(id)] = label(call.name, given)
+        yield call_text(call.name, given)
+
+
+def _with_numbers(message: Message, texts_by_name: dict[str, list[str]]) -> Message:
+    documents = tuple(_numbered(each, texts_by_name) for each in message.documents)
+    return replace(message, documents=documents)
 
 
 def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Document:
@@ -503,6 +608,12 @@ def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Docume
     number = texts.index(document.text) + 1
     stem, suffix = os.path.splitext(document.name)
     return document if number == 1 else replace(document, name=f"{stem} ({number}){suffix}")
+
+
+def _without_marks(text: str, documents: Sequence[Document]) -> str:
+    for document in documents[:MAX_MARKS]:
+        text = text.replace(f"[{document.name}]", "")
+    return text.strip()
 
 
 def _without_names(text: str, documents: Sequence[Document]) -> str:
@@ -520,32 +631,51 @@ def _without_names(text: str, documents: Sequence[Document]) -> str:
     return text if not inner or any(mark in inner for mark in marks) else inner
 
 
-def _parts(
-    content: str | list[str | ContentPart] | None,
-) -> tuple[list[str], list[str], tuple[Document, ...]]:
-    """A message's texts, its thinking, and its documents."""
-    if isinstance(content, str):
-        return [content], [], ()
-    texts: list[str] = []
-    thoughts: list[str] = []
-    documents: list[Document] = []
-    for part in content or []:
+class _Parts(NamedTuple):
+    """The parts of a message, by their kinds. Texts include those of tool calls."""
+
+    texts: list[str]
+    thoughts: list[str]
+    documents: list[Document]
+    results: list[ToolResult]
+
+
+def _parts(content: str | list[str | ContentPart] | None, labels: dict[str, str]) -> _Parts:
+    """Stores the labels of tool calls. Raises BadRequest."""
+    found = _Parts([], [], [], [])
+    for part in [content] if isinstance(content, str) else content or []:
         if isinstance(part, str):
-            texts.append(part)
-            continue
-        if part.type in ("text", "input_text", "output_text"):
-            texts.append(part.text)
+            found.texts.append(part)
+        elif part.type in ("text", "input_text", "output_text"):
+            found.texts.append(part.text)
         elif part.type == "refusal":
-            texts.append(part.refusal)
+            found.texts.append(part.refusal)
         elif part.type in ("thinking", "redacted_thinking"):
-            thoughts += [part.thinking] if part.thinking else []
+            found.thoughts.extend([part.thinking] if part.thinking else [])
         elif part.type in ("document", "file", "input_file"):
-            documents.append(_document(part, len(documents) + 1))
+            found.documents.append(_document(part, len(found.documents) + 1))
+        elif part.type.endswith("tool_use"):
+            labels[_key(part.id)] = label(part.name, part.input)
+            found.texts.append(call_text(part.name, part.input))
+        elif part.type.endswith("tool_result"):
+            name = labels.get(_key(part.tool_use_id), CALL)
+            found.results.append(ToolResult(name, part.content, part.is_error))
         else:
             raise BadRequest(
-                f"Only texts and files are read: leave out parts of type {part.type[:50]!r}."
+                "Only texts and files are read, images and sounds are not: leave out parts of type"
+                f" {part.type[:50]!r}."
             )
-    return texts or [""], thoughts, tuple(documents)
+    if not found.texts and not found.results:
+        found.texts.append("")
+    return found
+
+
+def _plain(message: ChatMessage) -> Any:
+    return message.model_dump()["content"]
+
+
+def _key(id: Any) -> str:
+    return id if isinstance(id, str) else ""
 
 
 def _document(part: ContentPart, number: int) -> Document:
@@ -555,9 +685,8 @@ def _document(part: ContentPart, number: int) -> Document:
     data = source.get("data") or file.get("file_data") or part.file_data
     if not isinstance(data, str) or not isinstance(name, str):
         raise BadRequest("Files are read from the request only: send their content in base64.")
-    if source.get("type") == "text":
-        return Document(name, data)
-    return Document(name, _file_text(name, data))
+    text = data if source.get("type") == "text" else _file_text(name, data)
+    return Document(name, text, ((0, len(text)),) if names_rules(name) else ())
 
 
 MAX_READERS = 3
