@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -29,6 +30,7 @@ from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
+from app.serve import answers
 from app.serve.answers import (
     RETRY_SECONDS,
     AnswerFailed,
@@ -67,10 +69,15 @@ from app.serve.requests import (
     to_messages,
 )
 
+WHOLE_SECONDS, BLANK_SECONDS = 60.0, 30.0
+"""Seconds after which an answer that is not streamed gets its status and a blank, and seconds
+between further blanks. Some clients give up if nothing arrives for 300 s."""
 WAITING = 32
 """Maximum number of queued requests."""
 LONGEST_TOKEN, USUAL_TOKEN = 256, 4
 """Bytes of a token: maximum and usual value."""
+NOT_STORED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Headers of answers that arrive bit by bit."""
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
@@ -142,17 +149,12 @@ class Server:
         answer = ServedAnswer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
         if not stream:
-            await _unless_gone(request, _read(pieces))
-            return JSONResponse(form.whole(answer))
+            return await _whole(request, answer, form, pieces)
         await self._check_length(ask)
         # A failure before anything was sent gets a status of its own.
         first = await _unless_gone(request, anext(pieces, None))
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            self._stream(answer, form, first, pieces),
-            media_type="text/event-stream",
-            headers=headers,
-        )
+        stream_of = self._stream(answer, form, first, pieces)
+        return StreamingResponse(stream_of, media_type="text/event-stream", headers=NOT_STORED)
 
     async def _check_length(self, ask: Ask) -> None:
         """Raise AnswerFailed for a prompt that exceeds the context. The engine would refuse it,
@@ -181,24 +183,64 @@ class Server:
         pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
         """Stream an answer. `first` is its first piece, which was taken from `pieces` before."""
-        started = False
+        event_at = answer.sent_at
         try:
             async with aclosing(pieces):
                 piece = first
                 while piece is not None:
+                    now = time.monotonic()
                     if isinstance(piece, Waiting):
-                        yield f": {piece.note}\n\n"
-                    else:
-                        beginning = "" if started else form.start(answer)
-                        started = True
-                        if text := beginning + form.piece(piece):
-                            yield text
-                            answer.sent_at = time.monotonic()
+                        text = form.waiting(answer, now - event_at >= answers.EVENT_SECONDS)
+                        yield text or f": {piece.note}\n\n"
+                    elif text := form.start(answer) + form.piece(piece):
+                        yield text
+                        answer.sent_at = time.monotonic()
+                    event_at = now if text else event_at
                     piece = await anext(pieces, None)
         except RequestError as error:
             yield form.failed(str(error), error.status, error.code)
             return
-        yield ("" if started else form.start(answer)) + form.end(answer)
+        yield form.start(answer) + form.end(answer)
+
+
+async def _whole(
+    request: Request,
+    answer: ServedAnswer,
+    form: Format,
+    pieces: AsyncGenerator[AnswerPiece | Waiting],
+) -> Response:
+    """Answer a request that wants no stream. Raises BadRequest, QueueFull and AnswerFailed."""
+    reading = asyncio.ensure_future(_read(pieces))
+    try:
+        await _unless_gone(request, asyncio.wait({reading}, timeout=WHOLE_SECONDS))
+        if reading.done():
+            reading.result()
+            return JSONResponse(form.whole(answer))
+    except BaseException:
+        reading.cancel()
+        raise
+    late = _late(request.url.path, answer, form, reading)
+    return StreamingResponse(late, media_type="application/json", headers=NOT_STORED)
+
+
+async def _late(
+    path: str, answer: ServedAnswer, form: Format, reading: asyncio.Future[None]
+) -> AsyncIterator[str]:
+    """Blanks, with which JSON may begin, then the answer, or the error that comes too late for a
+    status."""
+    try:
+        done: set[Any] = set()
+        while not done:
+            yield " "
+            done, _ = await asyncio.wait({reading}, timeout=BLANK_SECONDS)
+        try:
+            reading.result()
+            body = form.whole(answer)
+        except RequestError as error:
+            body = error_body(path, str(error), error.status, error.code)
+        yield json.dumps(body, ensure_ascii=False)
+    finally:
+        reading.cancel()
 
 
 async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:

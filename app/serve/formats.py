@@ -65,7 +65,7 @@ class OpenAiFormat:
     def __init__(self, id: str, model: str, created: int, chat: bool, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
         self._head = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{id}", "created": created}
-        self._model = model
+        self._model, self._started = model, False
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         if self._chat:
@@ -80,7 +80,15 @@ class OpenAiFormat:
         return self._object("chat.completion", [choice]) | {"usage": _openai_usage(answer)}
 
     def start(self, answer: ServedAnswer) -> str:
-        return self._chunk({"role": "assistant", "content": ""}) if self._chat else ""
+        """The beginning of a stream; an empty string if it was sent."""
+        started, self._started = self._started, True
+        return (
+            self._chunk({"role": "assistant", "content": ""}) if self._chat and not started else ""
+        )
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        """An event without content, if one `is_due`; else an empty string."""
+        return self.start(answer) + self._chunk({} if self._chat else "") if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         if not self._chat:
@@ -170,6 +178,7 @@ class AnthropicFormat:
         }
         self._index, self._open = -1, ""
         """Number and type of the block that is being streamed."""
+        self._started = False
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         text, thinking = answer.turn.text, answer.turn.thinking
@@ -182,8 +191,14 @@ class AnthropicFormat:
         return self._message | found | _stop_reason(answer)
 
     def start(self, answer: ServedAnswer) -> str:
+        if self._started:
+            return ""
+        self._started = True
         message = self._message | {"content": [], "usage": _anthropic_usage(answer)}
         return _named_event("message_start", message=message)
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        return _named_event("ping") if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         return self._delta("thinking", piece.thinking) + self._delta("text", piece.text)
@@ -413,8 +428,13 @@ class ResponsesFormat:
         }
 
     def start(self, answer: ServedAnswer) -> str:
-        kinds = "response.created", "response.in_progress"
+        kinds = () if self._events else ("response.created", "response.in_progress")
         return "".join(self._event(kind, response=self._response) for kind in kinds)
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        if started := self.start(answer):
+            return started
+        return self._event("response.in_progress", response=self._response) if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         return self._delta("reasoning", piece.thinking) + self._delta("message", piece.text)

@@ -456,12 +456,19 @@ class Defaults:
     keep: float = AUTO_KEEP
     sampling: Sampling = DEFAULT_SAMPLING
     within_seconds: float = 0.0
+    max_tokens: int = NO_ANSWER_LIMIT
 
 
 def defaults_of(settings: Settings) -> Defaults:
     """Defaults for reading and sampling, from the settings."""
     reading = settings.reading
-    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within_s)
+    return Defaults(
+        reading.mode,
+        reading.keep,
+        settings.sampling(),
+        reading.first_word_within_s,
+        settings.answers.request_max_tokens,
+    )
 
 
 class Item(_Fields):
@@ -742,8 +749,9 @@ def to_ask(
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
     sampling = defaults.sampling.with_values(
-        max_tokens=request.limit or NO_ANSWER_LIMIT,
+        max_tokens=request.limit or defaults.max_tokens,
         stop_repeats=False,
+        yield_repeats=True,
         **values,
         **thoughts,
     )
