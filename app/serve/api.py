@@ -25,6 +25,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.chat import wording
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
+from app.models.cache import default_cache
 from app.protocol.commands import Ask, DropConversation, Load
 from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Failed, Loaded
@@ -51,7 +52,7 @@ from app.serve.formats import (
     conversation,
     error_body,
 )
-from app.serve.http import FAULT, Access, App, RequestLimits
+from app.serve.http import FAULT, REQUEST_IDS, Access, App, RequestLimits
 from app.serve.requests import (
     AnsweredRequest,
     ChatRequest,
@@ -290,8 +291,10 @@ def _max_tokens(message: Message) -> int:
 class NoSuchModel(RequestError):
     status = 404
 
-    def __init__(self, loaded: str) -> None:
-        super().__init__(f"This model is not loaded: use {loaded}.")
+    def __init__(self, name: str, loaded: str) -> None:
+        super().__init__(
+            f"{name[:80]!r} is not installed: use {loaded}, which answers requests for any model."
+        )
 
 
 async def _gone(request: Request) -> None:
@@ -312,6 +315,7 @@ def make_app(server: Server, access: Access) -> App:
     # Pages of any origin may read answers, because requests need the API key, and a browser sends
     # no key that the page does not know.
     allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
+    allowed["expose_headers"] = REQUEST_IDS
     return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
 
 
@@ -340,16 +344,30 @@ def _add_routes(app: FastAPI, server: Server) -> None:
     async def health() -> dict[str, Any]:
         return {"status": "ok", "model": server.pair.model, "waiting": server.queue.waiting}
 
+    @app.get("/")
+    @app.get("/v1")
+    async def about() -> dict[str, Any]:
+        return {
+            "name": "specchat",
+            "version": version("specchat"),
+            "about": "A server of local models with OpenAI- and Anthropic-compatible APIs."
+            " GET /openapi.json, with the API key, describes its routes.",
+        }
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         listed = {"has_more": False, "first_id": server.pair.model, "last_id": server.pair.model}
-        return {"object": "list", "data": [_model(server)], **listed}
+        return {
+            "object": "list",
+            "data": [_model(server.pair.model, server.pair.loaded_at)],
+            **listed,
+        }
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name.rpartition("/")[2].lower() != server.pair.model.rpartition("/")[2].lower():
-            raise NoSuchModel(server.pair.model)
-        return _model(server)
+            return await asyncio.to_thread(_unloaded, name, server.pair.model)
+        return _model(server.pair.model, server.pair.loaded_at)
 
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
     async def count_tokens(request: Request) -> dict[str, int]:
@@ -442,18 +460,27 @@ def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> O
     return OpenAiFormat(id, server.pair.model, int(time.time()), chat, with_usage)
 
 
-def _model(server: Server) -> dict[str, Any]:
-    """The model's entry, in one object for both APIs."""
-    loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
+def _model(name: str, created: int) -> dict[str, Any]:
+    """A model's entry, in one object for both APIs."""
     return {
-        "id": server.pair.model,
+        "id": name,
         "object": "model",
-        "created": server.pair.loaded_at,
+        "created": created,
         "owned_by": "specchat",
         "type": "model",
-        "display_name": server.pair.model,
-        "created_at": loaded.isoformat().replace("+00:00", "Z"),
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
     }
+
+
+def _unloaded(name: str, loaded: str) -> dict[str, Any]:
+    """The entry of a model that is installed but not loaded. Raises NoSuchModel."""
+    known = {each.casefold(): each for each in default_cache().names()}
+    found = known.get(name.casefold())
+    folder = found and default_cache().snapshot_folder(found)
+    if not found or not folder:
+        raise NoSuchModel(name, loaded)
+    return _model(found, int(folder.stat().st_mtime)) | {"state": "not-loaded"}
 
 
 class TargetTokens:

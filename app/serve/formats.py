@@ -14,14 +14,8 @@ from urllib.parse import quote
 
 from app.serve.answers import AnswerPiece, ServedAnswer
 from app.serve.fields import BadRequest
-from app.serve.requests import (
-    Called,
-    ChatMessage,
-    ContentPart,
-    Item,
-    ResponsesRequest,
-    ToolCall,
-)
+from app.serve.message_fields import Called, ChatMessage, ContentPart, Item, ToolCall
+from app.serve.requests import ResponsesRequest
 from app.serve.tool_texts import result_text
 
 DONE = "data: [DONE]\n\n"

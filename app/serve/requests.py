@@ -23,9 +23,9 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    model_validator,
 )
 from pydantic.json_schema import models_json_schema
+from pydantic_core import ErrorDetails
 
 from app.protocol.commands import Ask
 from app.protocol.options import (
@@ -45,13 +45,16 @@ from app.serve.fields import (
     ignored,
     refuse_unsupported,
 )
-from app.serve.ordering import ordered
+from app.serve.message_fields import Called, ChatMessage, ContentPart, Fields, Item, Items
 from app.serve.tool_texts import CALL, ToolResult, call_text, has_images, label
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
 """Maximum values in a request, and lists and objects among them. While JSON is parsed, no other
 thread runs."""
+EXPECTED = "Input should be "
+KINDS = frozenset({"str", "int", "bool", "float", "ContentPart"})
+"""Names of types in pydantic's locations."""
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """Matches a surrogate as JSON escapes it. Most are halves of a pair."""
@@ -70,10 +73,27 @@ def read_body(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))[:200]
-        message = str(first["msg"]).removeprefix("Value error, ")[:300]
-        raise BadRequest(f"{where}: {message}" if where else message) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise BadRequest(_sentence(found)) from None
+
+
+def _sentence(errors: Sequence[ErrorDetails]) -> str:
+    """A sentence about the first mistake. Where several kinds of values are allowed, it is about
+    the kind that was sent, or else about all of them."""
+    places = [tuple(each for each in error["loc"] if not _is_kind(each)) for error in errors]
+    near = [i for i, place in enumerate(places) if place[:1] == places[0][:1]]
+    at = max(near, key=lambda i: len(places[i]))
+    where = ".".join(map(str, places[at]))[:200]
+    told = [str(errors[i]["msg"]) for i in near if places[i] == places[at]]
+    told = [each.removeprefix("Value error, ").partition(" or instance of")[0] for each in told]
+    first, *others = dict.fromkeys(told)
+    message = " or ".join([first, *(each.removeprefix(EXPECTED) for each in others)])[:300]
+    return f"{where}: {message}" if where else message
+
+
+def _is_kind(part: int | str) -> bool:
+    """Whether a part of pydantic's location is the name of a type, not a field or an index."""
+    return isinstance(part, str) and (part in KINDS or "[" in part)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -127,8 +147,8 @@ def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]
     return app.openapi_schema
 
 
-MAX_STOPS, MAX_ITEMS = 128, 10_000
-"""Maximum stop sequences, and items of any other list."""
+MAX_STOPS = 128
+"""Maximum stop sequences."""
 MAX_MARKS = 100
 """Documents of a message whose names are removed around the question."""
 MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
@@ -139,9 +159,6 @@ SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 
 HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
 
-T = TypeVar("T")
-Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
-"""Type of every list in a request. Only the first invalid item is reported."""
 TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
@@ -167,22 +184,6 @@ def _not_too_many(given: Any) -> Any:
     return given
 
 
-class _Fields(BaseModel):
-    """Base of all requests. A field that is null counts as absent, because clients send many."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-    def check(self) -> None:
-        """Raise BadRequest for what is not supported."""
-
-
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
@@ -192,7 +193,7 @@ Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
-class AnsweredRequest(_Fields):
+class AnsweredRequest(Fields):
     """Fields of all routes that return an answer. Other fields are checked against `fields.py`."""
 
     model_config = ConfigDict(extra="allow")
@@ -236,7 +237,7 @@ class AnsweredRequest(_Fields):
         return []
 
 
-class _Tools(_Fields):
+class _Tools(Fields):
     """Fields about tools, which are ignored: editors send tools with every question, and most let
     the model choose, so it answers with text."""
 
@@ -269,60 +270,7 @@ class _Tools(_Fields):
         return choice.get("mode", kind) if kind == "allowed_tools" else kind
 
 
-class ContentPart(_Fields):
-    """A part of a message: text, thinking, a file, a tool call or result, or a type that is
-    refused."""
-
-    type: str
-    id: Any = None
-    name: Any = None
-    input: Any = None
-    tool_use_id: Any = None
-    content: Any = None
-    """A result in Anthropic's API; see `result_text`."""
-    is_error: bool = False
-    text: str = ""
-    thinking: str = ""
-    refusal: str = ""
-    source: dict[str, Any] | None = None
-    title: str | None = None
-    """A document in Anthropic's API."""
-    file: dict[str, Any] | None = None
-    """A file in OpenAI's chat completions."""
-    filename: str | None = None
-    file_data: str | None = None
-    """A file in OpenAI's responses."""
-
-
-class Called(_Fields):
-    """The name and the arguments of a tool call."""
-
-    name: Any = None
-    arguments: Any = None
-    input: Any = None
-
-
-class ToolCall(_Fields):
-    """A tool call in OpenAI's chat completions."""
-
-    id: Any = None
-    function: Called | None = None
-    custom: Called | None = None
-
-
-class ChatMessage(_Fields):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Items[str | ContentPart] | None = None
-    name: Any = None
-    tool_calls: Items[ToolCall] | None = None
-    function_call: Called | None = None
-    tool_call_id: Any = None
-    """The call of which this message is the result."""
-    reasoning_content: str | None = None
-    """The thinking before this answer, in the field in which specchat returns it."""
-
-
-class StreamOptions(_Fields):
+class StreamOptions(Fields):
     include_usage: bool = False
 
 
@@ -471,23 +419,6 @@ def defaults_of(settings: Settings) -> Defaults:
     )
 
 
-class Item(_Fields):
-    """An input item of `/v1/responses`: a message, the thinking before one, a tool call or its
-    result, or a reference to an item that the server remembers."""
-
-    type: str = "message"
-    id: str = ""
-    call_id: Any = None
-    name: Any = None
-    arguments: Any = None
-    input: Any = None
-    action: Any = None
-    output: Any = None
-    role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Items[str | ContentPart] | None = None
-    summary: Items[ContentPart] | None = None
-
-
 class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
     """`/v1/responses`."""
 
@@ -568,7 +499,7 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
             "There is no question: send a message of the role `user`. Tool results alone cannot be"
             " answered."
         )
-    return ordered(found)
+    return _ordered(found)
 
 
 def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
@@ -582,6 +513,39 @@ def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
     return Message(
         Role.USER, question, (*documents, *cut_out), context="\n\n".join(context).strip()
     )
+
+
+def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, such that the user's own words are the last ones before each answer: system
+    prompts and messages with nothing but context that follow them stand before them. Where there
+    are no own words, the last of the others is what is answered."""
+    found: list[Message] = []
+    run: list[Message] = []
+    last = max(
+        (i for i, each in enumerate(messages) if each.role is not Role.ASSISTANT), default=-1
+    )
+    for index, message in enumerate(messages):
+        if message.role is Role.ASSISTANT:
+            found.append(message)
+            continue
+        if run and _is_own(run[-1]) and not _is_own(message):
+            run.insert(-1, message)
+        else:
+            run.append(message)
+        is_last = index == last
+        if not is_last and messages[index + 1].role is not Role.ASSISTANT:
+            continue
+        if run[-1].role is Role.SYSTEM and (found or is_last):
+            run[-1] = Message(Role.USER, "", context=run[-1].text.strip())
+        if is_last and not _is_own(run[-1]):
+            run[-1] = replace(run[-1], text=run[-1].context, context="")
+        found += run
+        run = []
+    return tuple(found)
+
+
+def _is_own(message: Message) -> bool:
+    return message.role is Role.USER and bool(message.text.strip() or message.documents)
 
 
 def _without_billing(text: str) -> str:

@@ -13,13 +13,12 @@ from pydantic import BaseModel, ValidationError
 from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
 from app.serve import api, requests
 from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
+from app.serve.message_fields import ChatMessage, ContentPart
 from app.serve.requests import (
     MAX_CONTAINERS,
     MAX_VALUES,
-    ChatMessage,
     ChatRequest,
     CompletionRequest,
-    ContentPart,
     Defaults,
     MessagesRequest,
     ResponsesRequest,
