@@ -8,6 +8,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -663,7 +664,10 @@ def _document(part: ContentPart, number: int) -> Document:
 MAX_READERS = 3
 """Files that are read at the same time. Threads are left for requests without files."""
 READ_SECONDS = 120.0
-"""Maximum processor time for reading a file."""
+"""Maximum processor time for reading a file, and seconds after which a request's next file is not
+read."""
+_spent: ContextVar[float] = ContextVar("_spent", default=0.0)
+"""Seconds in which files of the request were read."""
 _readers = threading.BoundedSemaphore(MAX_READERS)
 is_gone: ContextVar[Callable[[], bool]] = ContextVar("is_gone", default=lambda: False)
 """Tells whether the client of the request has closed the connection."""
@@ -690,8 +694,11 @@ def _file_text(name: str, data: str) -> str:
         content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
     except ValueError:
         raise BadRequest(f"The content of {name!r} is not base64.") from None
+    if _spent.get() > READ_SECONDS:
+        raise BadRequest("The files of the request take too long to read: send fewer.")
     if not _readers.acquire(blocking=False):
         raise TooManyFiles
+    began = time.monotonic()
     try:
         limits = ReadLimits(document_total_seconds=READ_SECONDS)
         return read_content(name, content, limits, is_gone.get()).text
@@ -700,6 +707,7 @@ def _file_text(name: str, data: str) -> str:
     except ReadCancelled:
         raise BadRequest("The client has closed the connection.") from None
     finally:
+        _spent.set(_spent.get() + time.monotonic() - began)
         _readers.release()
 
 

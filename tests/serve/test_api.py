@@ -23,9 +23,9 @@ from app.ingest.records import ReadCancelled
 from app.models.cache import ModelCache
 from app.protocol.commands import Close
 from app.protocol.options import Mode
-from app.protocol.prompt import Role
+from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason
-from app.serve import api
+from app.serve import api, requests
 from app.serve import http as layer
 from app.serve.requests import MAX_READERS
 from tests.fakes import FakeEngine, Story
@@ -733,6 +733,25 @@ def test_files_are_read_no_further_once_their_clients_are_gone(
     for each in clients:
         each.close()
     until(lambda: len(ended) == MAX_READERS)
+
+
+def test_all_files_of_a_request_have_one_limit_of_time(
+    address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(name: str, data: bytes, limits: object, cancelled: object) -> Document:
+        time.sleep(0.05)
+        return Document(name, name)
+
+    monkeypatch.setattr(reader, "read_content", slowly)
+    monkeypatch.setattr(requests, "READ_SECONDS", 0.01)
+    bodies = [with_file("one.epub"), with_file("two.epub")]
+    assert [post(address, "/v1/messages", each).status_code for each in bodies] == [200, 200]
+    parts: list[Any] = [with_file(name)["messages"] for name in ("three.epub", "four.epub")]
+    content = [each[0]["content"][0] for each in parts]
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": content}]}
+    reply = post(address, "/v1/messages", body)
+    assert reply.status_code == 400
+    assert "take too long to read" in reply.json()["error"]["message"]
 
 
 def test_the_log_has_no_contents(
