@@ -259,8 +259,8 @@ def _compared(message: Message) -> Message:
 PATIENCE = 5.0
 """Seconds after which something is sent to keep a connection open."""
 EVENT_SECONDS = 15.0
-"""Seconds after which that is an event. Codex and Claude Code ignore comments, and give up if there
-is no event for 300 s."""
+"""Seconds after which that is an event. Codex and Claude Code ignore comments, and disconnect if
+there is no event for 300 s."""
 
 
 class StopFinder:

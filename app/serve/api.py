@@ -72,7 +72,7 @@ from app.serve.requests import (
 
 WHOLE_SECONDS, BLANK_SECONDS = 60.0, 30.0
 """Seconds after which an answer that is not streamed gets its status and a blank, and seconds
-between further blanks. Some clients give up if nothing arrives for 300 s."""
+between further blanks. Some clients disconnect if nothing arrives for 300 s."""
 WAITING = 32
 """Maximum number of queued requests."""
 LONGEST_TOKEN, USUAL_TOKEN = 256, 4

@@ -64,6 +64,8 @@ _REQUEST_WORDS = """what who whom whose when where which why how is are was were
     wanneer waarom welke vat leg zoek vertaal"""
 _REQUESTS = frozenset(_REQUEST_WORDS.split())
 """First words of requests. They only decide between the two ends of a text."""
+_INTRODUCED = re.compile(r"\w++(?:[ ,]++[\w']++){2,}+:")
+"""A line that announces what follows."""
 _FIRST_WORD = re.compile(r"\W*+([^\W\d_]++)(?:,? \w|[.!:,]?$|[.!:,]?\n)")
 _SEPARATORS = re.compile(r"[\s\"'=/\\()`:,*<>]+")
 MAX_NAME = 300
@@ -262,7 +264,8 @@ def _ends(body: str) -> tuple[int, int]:
     outer = 0, len(body)
     for gap, longest in (("\n\n", QUESTION), ("\n", TAIL)):
         heads, tails = [*_heads(body, gap, longest)], [*_tails(body, gap, longest)]
-        start = max((stop for at, stop in heads if _asks(body[at:stop], ":")), default=0)
+        asking = [stop for at, stop in heads if _asks(body[at:stop]) or _announces(body[at:stop])]
+        start = max(asking, default=0)
         end = min((at for at, stop in tails if _asks(body[at:stop])), default=len(body))
         if (start, end) != (0, len(body)):
             return start, end
@@ -298,17 +301,17 @@ def _tails(body: str, gap: str, longest: int) -> Iterator[tuple[int, int]]:
         stop = at
 
 
-def _asks(text: str, ends: str = "?") -> bool:
-    """Whether a piece of text asks for something, judged by a question mark, its first word, or
-    what it `ends` with."""
+def _announces(text: str) -> bool:
+    """Whether a piece of text ends with a line such as `The contract follows:`."""
+    return bool(_INTRODUCED.fullmatch(text.rstrip().rpartition("\n")[2]))
+
+
+def _asks(text: str) -> bool:
+    """Whether a piece of text asks for something, judged by a question mark or its first word."""
     text = text.strip()
     first = _FIRST_WORD.match(text)
-    return (
-        bool(_ASKED.search(text))
-        or text.endswith(ends)
-        or (
-            first is not None
-            and first[1].casefold() in _REQUESTS
-            and not text.partition("\n")[0].endswith(("{", "}", ";", ",", ")"))
-        )
+    return bool(_ASKED.search(text)) or (
+        first is not None
+        and first[1].casefold() in _REQUESTS
+        and not text.partition("\n")[0].endswith(("{", "}", ";", ",", ")"))
     )

@@ -85,9 +85,11 @@ def _sentence(errors: Sequence[ErrorDetails]) -> str:
     near = [i for i, place in enumerate(places) if place[:1] == places[0][:1]]
     at = max(near, key=lambda i: len(places[i]))
     where = ".".join(map(str, places[at]))[:200]
-    told = [str(errors[i]["msg"]) for i in near if places[i] == places[at]]
-    told = [each.removeprefix("Value error, ").partition(" or instance of")[0] for each in told]
-    first, *others = dict.fromkeys(told)
+    problems = [str(errors[i]["msg"]) for i in near if places[i] == places[at]]
+    problems = [
+        each.removeprefix("Value error, ").partition(" or instance of")[0] for each in problems
+    ]
+    first, *others = dict.fromkeys(problems)
     message = " or ".join([first, *(each.removeprefix(EXPECTED) for each in others)])[:300]
     return f"{where}: {message}" if where else message
 

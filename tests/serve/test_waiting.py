@@ -1,4 +1,4 @@
-"""What clients get while a prompt is read for minutes: some give up if nothing arrives."""
+"""What clients get while a prompt is read for minutes: some disconnect if nothing arrives."""
 
 from __future__ import annotations
 
