@@ -284,7 +284,7 @@ def _max_tokens(message: Message) -> int:
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
     documents = (document.text for document in message.documents)
-    texts = (message.text, message.thinking, *documents)
+    texts = (message.body, message.thinking, *documents)
     return sum(len(text.encode()) for text in texts)
 
 

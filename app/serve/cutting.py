@@ -19,7 +19,7 @@ LONG = 4_000
 """Minimum characters of a document, and of a message that is cut."""
 QUESTION = 1_500
 """Maximum characters of paragraphs that may be the question."""
-DEPTH = 3
+DEPTH = 5
 """Paragraphs at each end of a text among which the question is looked for."""
 TAIL = 600
 """Characters at the end of a text that are the question if there is no such paragraph."""
@@ -117,7 +117,7 @@ def _cut(parts: Sequence[str], documents: list[Document]) -> str:
     for part in parts:
         if len(part) < LONG:
             kept.append(part)
-        elif _tasks(part):
+        elif _tasks(part) or (_has_question(part) and not any(map(_asks, short))):
             kept.append(_cut_text(part, documents))
         else:  # a long separate part is a document
             documents.append(Document(_named(documents, ""), part))
@@ -299,6 +299,13 @@ def _tails(body: str, gap: str, longest: int) -> Iterator[tuple[int, int]]:
             return
         yield at + len(gap), stop
         stop = at
+
+
+def _has_question(text: str) -> bool:
+    """Whether a paragraph at an end of a text asks for something."""
+    body = text.strip("\n")
+    ends = [*_heads(body, "\n\n", QUESTION), *_tails(body, "\n\n", QUESTION)]
+    return any(_asks(body[at:stop]) for at, stop in ends)
 
 
 def _announces(text: str) -> bool:

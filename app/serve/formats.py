@@ -330,16 +330,9 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
         if item.type == "reasoning":
             thoughts = "\n\n".join(_texts(item))
         elif item.type.endswith("_call_output"):
-            output = item.output if item.output is not None else item.content
-            found.append(
-                ChatMessage(role="tool", tool_call_id=item.call_id, content=result_text(output))
-            )
+            found.append(_result(item, item.output))
         elif item.type.endswith("_call"):
-            if not found or found[-1].role != "assistant":
-                found.append(
-                    ChatMessage(role="assistant", reasoning_content=thoughts, tool_calls=[])
-                )
-            found[-1].tool_calls = [*(found[-1].tool_calls or []), _call(item)]
+            found += _called(item, found[-1] if found else None, thoughts)
             thoughts = ""
         elif item.type != "message":
             raise BadRequest(f"Only text is read: leave out items of type {item.type[:50]!r}.")
@@ -354,10 +347,25 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
     return found
 
 
-def _call(item: Item) -> ToolCall:
-    given = next(filter(None, (item.arguments, item.input, item.action)), None)
+def _called(item: Item, last: ChatMessage | None, thoughts: str) -> list[ChatMessage]:
+    """The messages of a call: it belongs to the `last` message if that is an answer. Calls that a
+    server makes itself have their result with them."""
+    arguments = item.arguments, item.input, item.action, item.operation, item.code, item.queries
+    given = next((each for each in arguments if each is not None), None)
     name = item.name or item.type.removesuffix("_call")
-    return ToolCall(id=item.call_id, function=Called(name=name, arguments=given))
+    call = ToolCall(id=item.call_id or item.id, function=Called(name=name, arguments=given))
+    outputs = (each for each in (item.output, item.outputs, item.results) if each is not None)
+    results = [_result(item, each) for each in outputs]
+    if last is None or last.role != "assistant":
+        answer = ChatMessage(role="assistant", reasoning_content=thoughts, tool_calls=[call])
+        return [answer, *results]
+    last.tool_calls = [*(last.tool_calls or ()), call]
+    return results
+
+
+def _result(item: Item, output: Any) -> ChatMessage:
+    id = item.call_id or item.id
+    return ChatMessage(role="tool", tool_call_id=id, content=result_text(output))
 
 
 def _texts(item: Item) -> list[str]:

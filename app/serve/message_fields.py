@@ -93,7 +93,12 @@ class Item(Fields):
     arguments: Any = None
     input: Any = None
     action: Any = None
+    operation: Any = None
+    code: Any = None
+    queries: Any = None
     output: Any = None
+    outputs: Any = None
+    results: Any = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | Items[str | ContentPart] | None = None
     summary: Items[ContentPart] | None = None

@@ -645,7 +645,7 @@ def _parts(content: str | list[str | ContentPart] | None, labels: dict[str, str]
 
 
 def _plain(message: ChatMessage) -> Any:
-    return message.model_dump()["content"]
+    return message.model_dump(exclude_unset=True).get("content")
 
 
 def _key(id: Any) -> str:

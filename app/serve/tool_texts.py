@@ -80,6 +80,8 @@ def has_images(content: Any) -> bool:
 def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
+    if _is_image(part):
+        return "[image]"
     if isinstance(part, dict):
         source, nested = part.get("source"), part.get("content")
         inner = source.get("data") if isinstance(source, dict) else None
@@ -88,8 +90,6 @@ def _part_text(part: Any) -> str:
         if found and all(isinstance(each, str) for each in found):
             title = part.get("title")
             return "\n".join([title, *found] if isinstance(title, str) else found)
-        if _is_image(part):
-            return "[image]"
         if isinstance(source, dict) and source.get("type") == "text" and isinstance(inner, str):
             return inner
     return _json(part)

@@ -416,6 +416,55 @@ def test_results_and_words_in_one_message() -> None:
     assert messages[-1].context == REMINDER
 
 
+def test_results_in_parts_are_read_with_words_for_images() -> None:
+    body: dict[str, Any] = json.loads(json.dumps(HISTORIES["chat"][1]))
+    body["messages"][2]["content"] = [text("a = 1"), {"type": "image_url", "image_url": {}}]
+    assert messages_of(ChatRequest, body)[-1].text == f"{RESULT}\n[image]"
+    found = [{"type": "search_result", "title": "A", "source": "x", "content": [text("b")]}]
+    body["messages"] = [
+        USER,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "s1", "name": "search", "input": {"q": "a"}},
+                {"type": "web_search_tool_result", "tool_use_id": "s1", "content": found},
+                text("It is b."),
+            ],
+        },
+        {"role": "user", "content": "Sure?"},
+    ]
+    assert messages_of(MessagesRequest, body | {"max_tokens": 5})[1].text == (
+        '[called search with {"q": "a"}]\n\nIt is b.\n\n[result of search a]\nA\nb'
+    )
+
+
+def test_calls_of_other_kinds_are_read() -> None:
+    shell = {"command": ["ls"]}
+    items = [
+        {"role": "user", "content": "List."},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "So:"}],
+        },
+        {"type": "local_shell_call", "call_id": "s1", "action": shell, "status": "completed"},
+        {"type": "web_search_call", "id": "w1", "action": {"query": "b"}},
+        {"type": "local_shell_call_output", "call_id": "s1", "output": "a.py"},
+        {"type": "mcp_call", "id": "m1", "name": "find", "arguments": "{}", "output": "c"},
+        {"role": "user", "content": "And?"},
+    ]
+    assert [each.text for each in messages_of(ResponsesRequest, {"input": items})] == [
+        "List.",
+        'So:\n\n[called local_shell with {"command": ["ls"]}]\n\n'
+        '[called web_search with {"query": "b"}]',
+        "[result of local_shell]\na.py",
+        "[called find with {}]",
+        "[result of find]\nc",
+        "And?",
+    ]
+
+
 def test_images_of_results_are_named_in_the_note(address: str) -> None:
     body: dict[str, Any] = json.loads(json.dumps(HISTORIES["Messages"][1]))
     body["messages"][-1]["content"][0]["content"] = [{"type": "image", "source": {}}]

@@ -50,6 +50,13 @@ def test_a_long_part_beside_a_short_one_is_a_document() -> None:
     assert (document.text, question) == (PASTE, QUESTION)
 
 
+def test_a_question_in_a_long_part_is_found_if_the_short_parts_ask_nothing() -> None:
+    (document,), question = cut([f"{QUESTION}\n\n{PASTE}", "[Image 1]"])
+    assert (document.text, question) == (PASTE, f"{QUESTION}\n\n[Image 1]")
+    (document,), question = cut([f"Who wrote it?\n\n{PASTE}", QUESTION])
+    assert question == QUESTION
+
+
 def test_without_paragraphs_the_last_lines_are_the_question() -> None:
     (document,), question = cut([PASTE])
     assert f"{document.text}\n{question}" == PASTE
