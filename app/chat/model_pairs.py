@@ -136,6 +136,6 @@ def _short_name(name: str) -> str:
     """A repository without its owner, also for its folder in the hub's cache; another folder
     without its path; `embedded` as it is."""
     parts = name.rstrip("/").split("/")
-    if parts[-2:-1] == ["snapshots"] and parts[-3].startswith("models--"):
+    if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
         parts = parts[-3].split("--")
     return parts[-1] or name

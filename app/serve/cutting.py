@@ -161,7 +161,7 @@ class _Mark(NamedTuple):
 
 
 def _tags(text: str, kinds: frozenset[str]) -> Iterator[_Mark]:
-    """The tags of these kinds. All but those of files begin a line."""
+    """The tags of these kinds. A name of one word begins a line, unless it is that of a file."""
     for match in _TAG.finditer(text):
         slash, label, start = match[1], match[3], match.start()
         kind = _letters(match[2])
@@ -170,7 +170,8 @@ def _tags(text: str, kinds: frozenset[str]) -> Iterator[_Mark]:
         if kind not in kinds:
             continue
         opens, closes = not slash and not label.endswith("/"), bool(slash) and not label.strip()
-        if closes or kind in _FILES or start == 0 or text[start - 1] == "\n":
+        is_free = kind in _FILES or not match[2].isalpha()
+        if closes or is_free or start == 0 or text[start - 1] == "\n":
             yield _Mark(kind, label, opens, closes, start, match.start(4), match.end())
 
 

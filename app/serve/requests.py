@@ -47,7 +47,7 @@ from app.serve.fields import (
     refuse_unsupported,
 )
 from app.serve.message_fields import Called, ChatMessage, ContentPart, Fields, Item, Items
-from app.serve.tool_texts import CALL, ToolResult, call_text, has_images, label
+from app.serve.tool_texts import CALL, ToolResult, call_text, has_media, label
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
@@ -165,7 +165,7 @@ HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "a
 TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
-IMAGES_IGNORED = "Images in tool results were ignored."
+MEDIA_IGNORED = "Images and files in tool results were ignored."
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Limit = Annotated[
     int,
@@ -382,8 +382,8 @@ class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
 def note(request: AnsweredRequest) -> str:
     """Sentences about ignored parts of a request; an empty string if there are none."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
-    images = any(map(has_images, _results(request)))
-    sentences = TOOLS_IGNORED if has_tools else "", IMAGES_IGNORED if images else ""
+    media = any(map(has_media, _results(request)))
+    sentences = TOOLS_IGNORED if has_tools else "", MEDIA_IGNORED if media else ""
     return " ".join(filter(None, (*sentences, ignored(request))))
 
 
@@ -393,10 +393,11 @@ def _results(request: AnsweredRequest) -> Iterator[Any]:
         yield from (item.output for item in request.items)
     elif isinstance(request, ChatRequest | CountRequest):
         for message in request.messages:
-            content = message.content if isinstance(message.content, list) else []
-            parts = [each for each in content if isinstance(each, ContentPart)]
-            yield parts if message.role == "tool" else None
-            yield from (each.content for each in parts)
+            if message.role == "tool":
+                yield _plain(message)
+            elif isinstance(message.content, list):
+                parts = (each for each in message.content if isinstance(each, ContentPart))
+                yield from (each.content for each in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ LABEL = 100
 """Maximum characters of a tool's name, and of the argument that is shown with it."""
 MAX_ARGUMENTS = 100_000
 """Maximum characters of arguments in which that argument is looked for."""
+MEDIA = "[image]", "[document]", "[file]", "[audio]", "[video]"
+"""Stand for the parts of results that are not text."""
 CALL = "a tool call"
 """Stands for a call whose name is not known."""
 
@@ -37,12 +39,13 @@ def label(name: Any, arguments: Any) -> str:
     values = arguments.values() if isinstance(arguments, dict) else ()
     texts = (each for each in values if isinstance(each, str))
     first = next((each for each in texts if 0 < len(each) <= LABEL and "\n" not in each), "")
-    return f"{_name(name)} {first}".strip()
+    # JSON in JSON may have half of a surrogate pair, which cannot be encoded.
+    return f"{_name(name)} {first}".strip().encode(errors="replace").decode()
 
 
 def result_text(content: Any) -> str:
     """The text of a result, which is a text, a list of texts and parts, or any other value. Images
-    are replaced by a word."""
+    and files are replaced by a word."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(_part_text, content)))
     return content if isinstance(content, str) else "" if content is None else _json(content)
@@ -73,31 +76,23 @@ class ToolResult:
         return Message(Role.USER, self._heading, (Document(self.label, text),))
 
 
-def has_images(content: Any) -> bool:
-    return isinstance(content, list) and any(map(_is_image, content))
+def has_media(content: Any) -> bool:
+    return isinstance(content, list) and any(_part_text(each) in MEDIA for each in content)
 
 
 def _part_text(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if _is_image(part):
-        return "[image]"
-    if isinstance(part, dict):
-        source, nested = part.get("source"), part.get("content")
-        inner = source.get("data") if isinstance(source, dict) else None
-        texts = nested if isinstance(nested, list) else [part]
-        found = [each["text"] for each in texts if isinstance(each, dict) and "text" in each]
-        if found and all(isinstance(each, str) for each in found):
-            title = part.get("title")
-            return "\n".join([title, *found] if isinstance(title, str) else found)
-        if isinstance(source, dict) and source.get("type") == "text" and isinstance(inner, str):
-            return inner
-    return _json(part)
-
-
-def _is_image(part: Any) -> bool:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return "image" in str(kind)
+    if not isinstance(part, dict):
+        return part if isinstance(part, str) else _json(part)
+    source, nested = part.get("source"), part.get("content")
+    if isinstance(source, dict) and source.get("type") == "text":
+        nested = [{"text": source.get("data")}]
+    texts = nested if isinstance(nested, list) else [part]
+    found = [each["text"] for each in texts if isinstance(each, dict) and "text" in each]
+    if found and all(isinstance(each, str) for each in found):
+        title = part.get("title")
+        return "\n".join([title, *found] if isinstance(title, str) else found)
+    kind = str(part.get("type"))
+    return next((each for each in MEDIA if each[1:-1] in kind), "") or _json(part)
 
 
 def _name(name: Any) -> str:

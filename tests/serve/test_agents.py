@@ -438,6 +438,25 @@ def test_results_in_parts_are_read_with_words_for_images() -> None:
     )
 
 
+def test_arguments_with_half_a_character_are_read(address: str) -> None:
+    body: dict[str, Any] = json.loads(json.dumps(HISTORIES["chat"][1]))
+    call = body["messages"][1]["tool_calls"][0]["function"]
+    call["arguments"] = json.dumps({"path": "\ud800"})
+    body["messages"][2]["content"] = CODE
+    with client(address) as http:
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_a_file_in_a_result_is_a_word() -> None:
+    body: dict[str, Any] = json.loads(json.dumps(HISTORIES["Messages"][1]))
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    plain = {"type": "text", "media_type": "text/plain", "data": "plain"}
+    results = body["messages"][-1]["content"]
+    results[0]["content"] = [{"type": "document", "source": each} for each in (source, plain)]
+    last = messages_of(MessagesRequest, body)[-1]
+    assert last.text == "[result of read a.py]\n[document]\nplain"
+
+
 def test_calls_of_other_kinds_are_read() -> None:
     shell = {"command": ["ls"]}
     items = [
@@ -470,7 +489,7 @@ def test_images_of_results_are_named_in_the_note(address: str) -> None:
     body["messages"][-1]["content"][0]["content"] = [{"type": "image", "source": {}}]
     with client(address) as http:
         usage = http.post("/v1/messages", json=body).json()["usage"]
-        assert "Images in tool results were ignored" in usage["specchat"]["note"]
+        assert "Images and files in tool results were ignored" in usage["specchat"]["note"]
         body["messages"][-1]["content"] = [{"type": "image", "source": {}}]
         refused = http.post("/v1/messages", json=body)
     assert refused.status_code == 400

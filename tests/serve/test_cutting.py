@@ -160,6 +160,14 @@ def test_what_an_editor_adds_is_no_document_and_no_question(block: str) -> None:
     assert (documents, question) == ((), f"{block}\n\n{QUESTION}")
 
 
+def test_a_reminder_on_the_line_of_the_question_is_found() -> None:
+    reminder = "<system-reminder>Be brief.</system-reminder>"
+    assert cut([f"{QUESTION} {reminder}"], context := []) == ((), f"{QUESTION} ")
+    assert context == [reminder]
+    for text in ("Is <env>x</env> XML?", "Is <task>x</task> XML?"):
+        assert cut([text], context := []) == ((), text)
+
+
 def test_reminders_in_files_and_code_stay_there() -> None:
     reminder = "<system-reminder>\nshort\n</system-reminder>"
     for text in (f'<file path="a.txt">\n{reminder}\n</file>', f"```\n{reminder}\n```"):
