@@ -323,8 +323,8 @@ class ServedAnswer:
         """`note` is a sentence about ignored parts of the request."""
         self.ask, self.note = ask, note
         self.turn = Turn(0, Question(ask.question, (), ask.mode, ask.keep_ratio))
-        self.sent_at = time.monotonic()
-        """Time at which something was last sent to the client."""
+        self.sent_at = self.asked_at = time.monotonic()
+        """Times at which something was last sent to the client, and at which it asked."""
         self._finder = StopFinder(stops)
         self._end: Finished | None = None
         """The turn's last event, with the whole text."""

@@ -184,7 +184,7 @@ class Server:
         pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
         """Stream an answer. `first` is its first piece, which was taken from `pieces` before."""
-        event_at = answer.sent_at
+        event_at = answer.asked_at
         try:
             async with aclosing(pieces):
                 piece = first
