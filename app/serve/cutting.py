@@ -30,17 +30,21 @@ _FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
 _NAME = re.compile(r"(?:name|path|filename|title|source)\s*+=\s*+[\"']([^\"']++)[\"']")
 _FILES = frozenset(("file", "document", "attachment", "context"))
 """Tags around files. Names of tags are compared by their letters and digits only."""
-_TASK_NAMES = """task userquery userrequest userprompt usermessage userinput question query request
-    prompt feedback answer"""
+_TASK_NAMES = """task userquery userrequest userprompt usermessage userinput question query
+    request prompt feedback answer usertask issuedescription prdescription instruction
+    instructions"""
 _TASKS = frozenset(_TASK_NAMES.split())
-"""Tags around the user's own words: Cline, Roo, Kilo, Cursor, Copilot, Windsurf."""
+"""Tags around the user's own words: Cline, Roo, Kilo, Cursor, Copilot, Windsurf, OpenHands."""
+_INSTRUCTIONS = "instructions"
+"""A tag around a task, or, after a heading such as `# AGENTS.md`, around rules (Codex)."""
 _PINNED_NAMES = """systemreminder systemreminders reminder reminderinstructions systeminfo
     systeminformation environmentdetails environmentcontext environmentinfo environment env
     userinfo workspaceinfo gitstatus userinstructions custominstructions projectinstructions
     instructions permissionsinstructions skillsinstructions agentskills collaborationmode rules
-    userrules workspacerules projectrules globalrules repositoryrules alwaysappliedworkspacerules
-    agentrequestableworkspacerules cursorrules clinerules windsurfrules claudemd agentsmd
-    memories"""
+    userrules workspacerules projectrules globalrules repositoryrules
+    alwaysappliedworkspacerules agentrequestableworkspacerules cursorrules clinerules
+    windsurfrules claudemd agentsmd memories additionalmetadata editorcontext repocontext
+    projectlayout openandrecentlyviewedfiles"""
 _PINNED = frozenset(_PINNED_NAMES.split())
 """Tags around what an editor adds: Claude Code, Codex, opencode, Cline, Cursor, Copilot."""
 _RULES_NAMES = """agents.md agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md
@@ -96,10 +100,13 @@ def _set_apart(text: str) -> tuple[list[str], str]:
     blocks, kept, at = [], [], 0
     for opening, closing in _blocks_of(text, _PINNED):
         start = opening.start
-        before = text[at:start].rstrip()
+        near = max(at, start - 2 * MAX_NAME)
+        before = text[near:start].rstrip()
         line = before[before.rfind("\n") + 1 :]
         if _is_rules_heading(line):
-            start = at + len(before) - len(line)
+            start = near + len(before) - len(line)
+        elif opening.kind == _INSTRUCTIONS:
+            continue
         blocks.append(text[start : closing.end].strip("\n"))
         kept.append(text[at:start].strip("\n"))
         at = closing.end

@@ -131,6 +131,16 @@ def test_a_task_in_tags_is_the_question(tag: str) -> None:
     assert (document.text, question) == (CONTRACT, f"<{tag}>\nWho pays?</{tag}>\n\n[1 file]")
 
 
+def test_instructions_are_a_task_unless_they_are_those_of_a_file() -> None:
+    task = "<instructions>\nName the parties.\n</instructions>"
+    for text in (f"{task}\n\n{CONTRACT}", f"{CONTRACT}\n\n{task}"):
+        assert cut([text], context := []) == ((Document("text 1", CONTRACT),), task)
+        assert context == []
+    rules = f"# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\n{PASTE}\n</INSTRUCTIONS>"
+    assert cut([f"{rules}\n\n{QUESTION}"], context := []) == ((), QUESTION)
+    assert context == [rules]
+
+
 def test_a_file_with_many_tags_of_tasks_is_a_file() -> None:
     file = "".join(f"<task>\nDo {n}.\n{CLAUSE}\n</task>\n" for n in range(20))
     (document,), question = cut([f"{file}\n\nWhich task is last?"])
@@ -178,7 +188,18 @@ def test_reminders_in_files_and_code_stay_there() -> None:
 @pytest.mark.slow
 @table(
     "text",
-    ["<a>", "<file>", "<task>\n", "```\n", "</file>", "?\n", "\n", "<system-reminder>\n", "<"],
+    [
+        "<a>",
+        "<file>",
+        "<task>\n",
+        "```\n",
+        "</file>",
+        "?\n",
+        "\n",
+        "<system-reminder>\n",
+        "<",
+        "<instructions>\n</instructions>\n",
+    ],
 )
 def test_long_texts_are_cut_in_linear_time(text: str) -> None:
     seconds = []
