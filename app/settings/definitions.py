@@ -126,6 +126,9 @@ class Answers:
     """Maximum number of thinking tokens before the answer has to begin. 0: no limit."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
+    request_max_tokens: Annotated[int, Range(1, 1_000_000, 1_024)] = 32_768
+    """Maximum length, in tokens, of an answer to a request that other programs send to the server
+    (F5) without a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tests.tables import table
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.first_word_within_s", "reading.kv_bits"),
     *("storage.trash_days", "storage.save_requests", "appearance.theme", "appearance.animations"),
-    *("models.target", "models.draft", "models.folders"),
+    *("models.target", "models.draft", "models.folders", "answers.request_max_tokens"),
 }
 """Those that the screen, the store, the engine or a command takes as they are; their tests are
 there."""
