@@ -284,8 +284,7 @@ class Setting:
         """The allowed values, in a few words."""
         if self.range is not None:
             own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
-            zero = f", or '{self.range.zero}'" if self.range.zero else ""
-            return self.bounds + own + zero
+            return self.bounds + own
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)

@@ -238,9 +238,11 @@ class SettingsFile:
             self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
             current = setting.explain(setting.value_in(self.settings))
+            zero = setting.range.zero if setting.range is not None else ""
+            word = f", or '{zero}'" if zero else ""
             yield (
                 f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
-                f" but must be {setting.requirement}. Using {current}."
+                f" but must be {setting.requirement}{word}. Using {current}."
             )
 
     # -------------------------------------------------------------------------- writing

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
+from textual.keys import format_key
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -48,9 +49,10 @@ NAMES = {
     "down": "↓",
     "pageup": "PgUp",
     "pagedown": "PgDn",
-    "at": "@",
-    "slash": "/",
+    "home": "Home",
+    "end": "End",
 }
+MODIFIERS = {"ctrl": "^", "shift": "⇧", "alt": "Alt+"}
 
 
 @runtime_checkable
@@ -65,9 +67,10 @@ def key_name(keys: str) -> str:
     names = []
     for key in keys.split(","):
         *modifiers, last = key.strip().split("+")
-        name = NAMES.get(last, last.upper() if len(last) > 1 or modifiers else last)
-        prefix = "".join("^" if modifier == "ctrl" else "⇧" for modifier in modifiers)
-        names.append(prefix + name)
+        written = format_key(last)  # `number_sign` as #
+        name = written if len(written) == 1 else last.upper()
+        name = NAMES.get(last, name.upper() if modifiers else name)
+        names.append("".join(map(MODIFIERS.__getitem__, modifiers)) + name)
     return " ".join(names)
 
 

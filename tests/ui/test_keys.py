@@ -341,3 +341,9 @@ async def test_other_boxes_take_joiners_too() -> None:
             await pilot.pause()
             typed = box.text if isinstance(box, PromptBox) else box.value
             assert typed == "نمی\u200cخواهم"
+
+
+def test_keys_are_named_as_they_are_printed() -> None:
+    keys = "number_sign,at,slash,question_mark,plus,home,pageup,f1,ctrl+t,ctrl+home,shift+left,q"
+    assert key_name(keys) == "# @ / ? + Home PgUp F1 ^T ^Home ⇧← q"
+    assert key_name("alt+enter") == "Alt+Enter"
