@@ -196,8 +196,8 @@ class Turn:
         return replace(question, despite_memory=same and refused)
 
     def set_system(self, prompt: str) -> None:
-        """Ask with this system prompt. It is the first message, so what is known of an answer that
-        is continued may count its messages from another one on."""
+        """Ask with this system prompt. It is the first message of the prompt, so the messages of
+        an answer that is continued may get other numbers."""
         by = bool(prompt) - bool(self.system)
         self.system = prompt
         if by and self.citations is not None:

@@ -313,7 +313,7 @@ def drop_built_in_encoders() -> None:
 
 
 def encoding_bytes(encoder: TextEncoder | None) -> int:
-    """Bytes that encoding takes in addition to what is in use. None: by a built-in encoder, which
+    """Bytes that encoding needs beyond what is in use. None: by a built-in encoder, which
     may have to be loaded."""
     if encoder is not None:
         return encoder.batch_bytes

@@ -58,7 +58,7 @@ read."""
 MAX_ROWS = 64
 """Passages whose rows are searched for the figure of a short answer."""
 MAX_BESIDES = 2
-"""Maximum words of such an answer besides its numbers."""
+"""Maximum words of such an answer, apart from its numbers."""
 _CELLS = re.compile(r"[|\t]|,.*,|;.*;")
 _NUMBER_OR_WORD = re.compile(rf"\d++(?:[.,]\d++)++|{WORD.pattern}")
 """A number is one word, so that no quotation begins or ends in it."""
@@ -116,13 +116,14 @@ def cite(
     passages = _Passages(texts, words, question, check)
     runs = _true_quotations(_quotations(words, texts, check), words, passages, question)
     found = [Citation(CitationKind.QUOTATION, *run) for run in runs]
-    left = [each for each in words.sentences if not words.is_quoted(each, runs)]
+    quoted = words.quoted(runs)
+    left = [each for each in words.sentences if not words.is_quoted(each, quoted)]
     supported = _supporting(answer, question, left, passages, encoder, check)
     found += [each for each in supported if not any(_is_same(each, run) for run in runs)]
     cited = {(each.start, each.end) for each in supported}
     uncited = sum(
         (each.start, each.end) not in cited
-        and not any(run[0] < each.end and each.start < run[1] for run in runs)
+        and not quoted[slice(*words.within(each.start, each.end))].any()
         and passages.states_something(answer[each.start : each.end])
         for each in left
     )
@@ -160,14 +161,17 @@ class _AnswerWords:
         first, last = np.searchsorted(self._starts, [start, end])
         return int(first), int(last)
 
-    def is_quoted(self, sentence: Unit, runs: Sequence[_Run]) -> bool:
-        """Whether most of a sentence is quoted."""
+    def is_quoted(self, sentence: Unit, quoted: NDArray[np.bool_]) -> bool:
+        """Whether most of a sentence's words are `quoted`."""
         first, last = self.within(sentence.start, sentence.end)
-        quoted = 0
+        return bool(quoted[first:last].sum() >= COVERED * (last - first))
+
+    def quoted(self, runs: Sequence[_Run]) -> NDArray[np.bool_]:
+        """Whether each word is quoted, bool (words,)."""
+        quoted = np.zeros(len(self.words), bool)
         for run in runs:
-            start, end = self.within(*run[:2])
-            quoted += max(0, min(last, end) - max(first, start))
-        return quoted >= COVERED * (last - first)
+            quoted[slice(*self.within(*run[:2]))] = True
+        return quoted
 
 
 def _comparable(word: str) -> str:
@@ -247,26 +251,28 @@ def _true_quotations(
 ) -> list[_Run]:
     """The quotations without their words of sentences that state a number, date or name which the
     quoted passages do not have. What stands in quotation marks is compared with nothing else."""
-    found = [(each, each.run(answer)) for each in quotations]
-    marked = {run for _, run in found if _is_in_quotes(answer.text, *run[:2])}
-    false: list[tuple[int, int]] = []
+    marked = {each for each in quotations if _is_in_quotes(answer.text, *each.run(answer)[:2])}
+    starts = [each.first for each in quotations]
+    is_false = np.zeros(len(answer.words), bool)
     for unit in answer.units:
-        own = [run for _, run in found if run[0] < unit.end and unit.start < run[1]]
-        if not own or marked.issuperset(own):
-            continue
-        said = "\n".join(passages.around(run) for run in own)
-        if not claims_of(answer.text[unit.start : unit.end]).are_in(said, question):
-            false.append(answer.within(unit.start, unit.end))
-    true: list[_Run] = []
-    for quotation, run in found:
-        at = quotation.first
-        cuts = [] if run in marked else [each for each in false if each[1] > at]
-        for first, last in [*cuts, (quotation.last, quotation.last)]:
-            first = min(first, quotation.last)
-            if at < first and _is_quotation(answer, at, first):
-                true.append(quotation.part(at, first).run(answer))
-            at = max(at, last)
-    return true
+        first, last = answer.within(unit.start, unit.end)
+        nearest = max(bisect_right(starts, first) - 1, 0)
+        own = [
+            each.part(max(first, each.first), min(last, each.last))
+            for each in quotations[nearest : bisect_left(starts, last)]
+            if first < each.last and each not in marked
+        ]
+        said = "\n".join(passages.around(each.run(answer)) for each in own)
+        stated = answer.text[unit.start : unit.end]
+        is_false[first:last] = bool(own) and not claims_of(stated).are_in(said, question)
+    found: list[_Run] = []
+    for each in quotations:
+        kept = ~is_false[each.first : each.last] | (each in marked)
+        borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]])))
+        for first, last in (borders.reshape(-1, 2) + each.first).tolist():
+            if _is_quotation(answer, first, last):
+                found.append(each.part(first, last).run(answer))
+    return found
 
 
 def _is_in_quotes(text: str, start: int, end: int) -> bool:

@@ -89,9 +89,12 @@ _FOOTNOTE = re.compile(r"\[\^?\d{1,3}\]")
 _STARTING = frozenset(".:;?!\"“„«‘'([{|>#-–—•/")
 """Characters after which a capital letter says nothing."""
 _GERMAN = re.compile(
-    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|für|wird|werden|im|am)\b"
+    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|für|wird|werden|im|am)\b",
+    re.IGNORECASE,
 )
-_ENGLISH = re.compile(r"\b(?:the|of|and|is|to|in|for|with|not|be|was|are|on|by|that|it)\b")
+_ENGLISH = re.compile(
+    r"\b(?:the|of|and|is|to|in|for|with|not|be|was|are|on|by|that|it)\b", re.IGNORECASE
+)
 _TITLES = frozenset(
     ["mr", "mrs", "ms", "miss", "dr", "prof", "herr", "herrn", "frau", "familie", "firma"]
 )
@@ -156,6 +159,8 @@ class _Said:
         return not values.isdisjoint(self._values)
 
     def has_date(self, date: _Date) -> bool:
+        if date in self._dates:
+            return True
         known = [*self._dates]
         if any(_MONTHS.get(word) == date[1] for word in self._words):
             known.append((None, date[1], None))

@@ -139,7 +139,7 @@ class Turn:
         texts = read_texts(prompt, self._cache.target.cached[: len(prompt.ids)])
         if not texts:
             return
-        stopped = ended in (FinishReason.CANCELLED, FinishReason.MEMORY)
+        stopped = self._clock.stop_reason() is not None  # that ended the answer
         check = (lambda: None) if stopped else partial(self._clock.check_cancel, within_step=True)
         question = self._ask.question
         try:
