@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -240,10 +241,12 @@ class StoredConversation:
 
     def set_models(self, models: ModelPair) -> None:
         """Use other models from now on."""
-        if models.target_revision != self._models.target_revision:
-            for turn in self._turns.values():
-                turn.generated_ids = None
+        changed = models.target_revision != self._models.target_revision
         self._models = models
+        for turn in self._turns.values() if changed else ():
+            turn.generated_ids = None
+            with suppress(StoreError):
+                turn.generated_ids = _token_ids(self._store.message(turn.number), models)
 
     def ask(self, question: Question, edit_of: Turn | None = None) -> StoredTurn:
         """Commit a question and start its answer. As `edit_of` a turn, it starts another branch. A

@@ -46,7 +46,8 @@ from app.store.records import DraftRecord, Overrides
 from app.store.store import Store
 from tests.store.samples import answer_stats
 
-MODELS, SAMPLING = ModelPair("big", "revision 1", "small", "revision 2"), Sampling(max_tokens=7)
+MODELS = ModelPair("big", "revision 1", "small", "revision 2"), ModelPair("other", "revision 3")
+SAMPLING = Sampling(max_tokens=7)
 STEPS = 14
 PATHS = "/h/proj/a.py", "/h/proj/b.py", "/h/proj/sub/a.py", "/x/a.py"
 TEXTS = (
@@ -64,11 +65,12 @@ class History:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.store, self.random = folder, Store(folder), Random(seed)
+        self.models = MODELS[0]
         self.chat = self.opened(None)
         self.done: list[str] = []
 
     def opened(self, id: int | None) -> StoredConversation:
-        chat = StoredConversation(self.store, id, MODELS, SAMPLING)
+        chat = StoredConversation(self.store, id, self.models, SAMPLING)
         chat.load_progress()
         return chat
 
@@ -81,7 +83,7 @@ class History:
         if self.conversation.branch:
             steps += [self.ask, self.edit, self.ask_again, self.set_system, self.reopen]
             steps += [self.step_version, self.step_version, self.delete, self.resume]
-            steps += [self.be_killed, self.duplicate, self.send_a_draft]
+            steps += [self.be_killed, self.duplicate, self.send_a_draft, self.change_models]
         step = self.random.choice(steps)
         self.done.append(step.__name__)
         step()
@@ -118,6 +120,10 @@ class History:
     def set_system(self) -> None:
         system = self.random.choice([None, "", "Answer briefly.", "Answer in German."])
         self.chat.set_overrides(Overrides(system=system))
+
+    def change_models(self) -> None:
+        self.models = self.random.choice(MODELS)
+        self.chat.set_models(self.models)
 
     def reopen(self) -> None:
         self.chat = self.opened(self.chat.id)

@@ -89,7 +89,7 @@ _FOOTNOTE = re.compile(r"\[\^?\d{1,3}\]")
 _STARTING = frozenset(".:;?!\"“„«‘'([{|>#-–—•/")
 """Characters after which a capital letter says nothing."""
 _GERMAN = re.compile(
-    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|für|wird|werden|im|am)\b",
+    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|wird|im|am|auf|bei|nach|sind)\b|[äöüß]",
     re.IGNORECASE,
 )
 _ENGLISH = re.compile(
