@@ -427,7 +427,7 @@ class StoredConversation:
                 continue
             answer = after if after and after.role is Role.ASSISTANT else None
             turn = self._turn(message, answer, versions)
-            for record, document in zip(message.attachments, turn.question.documents, strict=True):
+            for record, document in zip(message.attachments, turn.question.documents, strict=False):
                 versions[version_key(record.name, record.sha256, record.origin)] = document
             self._question_ids[turn.number] = message.id
             self._turns[turn.number] = turn

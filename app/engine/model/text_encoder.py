@@ -34,8 +34,6 @@ MAX_QUESTION = 512
 BATCH, QUESTIONS = 64, 4
 """Pieces per batch, and questions per batch, which may be longer. Of longer passages, a batch has
 as many as take the same memory."""
-MAX_ROWS = 256
-"""Maximum passages per batch, however short they are."""
 REMEMBERED = 1 << 14
 """Vectors of passages that an encoder remembers, for all chats: about 500,000 tokens of text."""
 ENCODER_BYTES = 180 << 20
@@ -93,6 +91,8 @@ class TextEncoder:
         )
         self.fingerprint = ""
         """Identifies its files, if it was loaded as a draft."""
+        matrices = self._matrices
+        self._widths = len(matrices[0][0]), max(map(len, matrices))
         self._known: dict[str, Pieces] = {}
         """Pieces of the last prompt's texts, so that they need not be tokenised again."""
         self._vectors: dict[bytes, NDArray[np.float32]] = {}
@@ -118,8 +118,7 @@ class TextEncoder:
 
     def _row_bytes(self, length: int) -> int:
         """Bytes of a layer's activations for a row of `length` tokens."""
-        width = len(next(iter(self._matrices))[0])
-        inner = max(len(matrix) for matrix in self._matrices)
+        width, inner = self._widths
         return 4 * length * (8 * width + 3 * inner + 3 * self._shape.heads * length)
 
     @property
@@ -204,7 +203,7 @@ class TextEncoder:
         new.sort(key=lambda index: len(rows[index]))
         done = 0
         while done < len(new):
-            batch = self._next_batch([rows[index] for index in new[done : done + MAX_ROWS]])
+            batch = self._next_batch([rows[index] for index in new[done : done + BATCH]])
             own = [keys[index] for index in new[done : done + len(batch)]]
             vectors = dict(zip(own, self._encode(batch, self._passage_ids), strict=True))
             known |= vectors
@@ -218,10 +217,10 @@ class TextEncoder:
 
     def _next_batch(self, rows: list[list[int]]) -> list[list[int]]:
         """As many of the first of these rows, ascending in length, as `batch_bytes` allows."""
-        count = 1
+        count, limit = 1, self.batch_bytes
         while count < len(rows):
             length = len(rows[count]) + self._added
-            if (count + 1) * self._row_bytes(length) > self.batch_bytes:
+            if (count + 1) * self._row_bytes(length) > limit:
                 break
             count += 1
         return rows[:count]
