@@ -78,7 +78,7 @@ def measure(options: argparse.Namespace) -> int:
         if options.min_support is not None:
             from app.engine.turn import citations
 
-            citations.MIN_SUPPORT = options.min_support
+            citations.MIN_SUPPORT = citations.MIN_SUPPORT_ENGLISH = options.min_support
         known = {row.key: row.right for row in read_table(options.out)}
         rows = [row for row in read_table(options.out) if row.model != options.target]
         for row in _ask_all(options):
@@ -122,7 +122,7 @@ def _written_answers(
 ) -> Iterator[Row]:
     """The citations of the facts' own answers."""
     blas.load_openblas()  # before MLX is imported
-    from app.engine.model.text_encoder import multilingual_encoder
+    from app.engine.model.text_encoder import built_in_encoder
     from app.engine.turn.citations import ReadText, cite
 
     for number, (name, fact) in enumerate(facts):
@@ -133,7 +133,8 @@ def _written_answers(
             start, end = fact.find(excerpt) or (0, 0)
             unread = np.clip(np.arange(len(excerpt) + 1) - start, 0, end - start)
         read = ReadText(0, 0, excerpt, unread)
-        found = cite(fact.answer, fact.question, [read], multilingual_encoder())
+        encoder = built_in_encoder(fact.question, [fact.answer, excerpt])
+        found = cite(fact.answer, fact.question, [read], encoder)
         about = f"{name}-{number}", FACTS, fact.document, fact.question
         yield from _rows(about, fact.answer, excerpt, found)
 

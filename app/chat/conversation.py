@@ -180,7 +180,7 @@ class Turn:
     def answer(self) -> Message:
         """The answer. It may be empty, so that roles alternate, as most chat templates require."""
         return Message(
-            Role.ASSISTANT, self.text, token_ids=self.generated_ids, thinking=self.thinking
+            Role.ASSISTANT, self.text, token_ids=self.generated_ids or None, thinking=self.thinking
         )
 
     @property
@@ -194,6 +194,17 @@ class Turn:
         same = question == replace(self.question, despite_memory=False)
         refused = self.failure is not None and self.failure.predicted
         return replace(question, despite_memory=same and refused)
+
+    def set_system(self, prompt: str) -> None:
+        """Ask with this system prompt. It is the first message of the prompt, so the messages of
+        an answer that is continued may get other numbers."""
+        by = bool(prompt) - bool(self.system)
+        self.system = prompt
+        if by and self.citations is not None:
+            moved = {each.message: each.message + by for each in self.citations.found}
+            self.citations = self.citations.renumbered(moved)
+        if by:
+            self.progress.renumber(by)
 
     def start(self, now: float) -> None:
         """It is sent to the engine, at this monotonic time."""
@@ -302,11 +313,16 @@ class Conversation:
         earlier = takewhile(lambda each: each is not first, self.turns)
         return [each for each in earlier if each.in_context]
 
+    def prompt_parts(self, turn: Turn) -> list[tuple[Turn, TurnPart] | None]:
+        """The turn and its part that each message of a turn's prompt is; None for the system
+        prompt."""
+        earlier = [(before, part) for before in self.earlier_turns(turn) for part in TurnPart]
+        return [*([None] if turn.system else []), *earlier, (turn, TurnPart.QUESTION)]
+
     def question_turns(self, turn: Turn) -> list[Turn | None]:
         """The turn whose question is a message, or None, for each message of a turn's prompt."""
-        system = [None] if turn.system else []
-        earlier = [part for before in self.earlier_turns(turn) for part in (before, None)]
-        return [*system, *earlier, turn]
+        parts = self.prompt_parts(turn)
+        return [part[0] if part and part[1] is TurnPart.QUESTION else None for part in parts]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
         """The documents of each message of a turn's prompt, as the model gets them. Parts that were
@@ -347,13 +363,14 @@ class Conversation:
         """What was attached to the questions of a turn's prompt, in the newest versions."""
         return (each.document for message in self._placed(turn) for each in message.documents)
 
-    def holder(self, turn: Turn, message: int, number: int) -> tuple[Turn, int]:
-        """The turn that brought a document of the prompt of `turn`, and the number of the document
-        among those of that question, or among those that were retrieved for it."""
-        found = self._placed(turn)[message].in_prompt[number]
+    def holder(self, turn: Turn, message: int, number: int) -> tuple[Turn, int, bool]:
+        """The turn that brought a document of the prompt of `turn`, the number of the document
+        among those of that question, and whether it is among those that were retrieved for it."""
+        placed = self._placed(turn)[message]
+        found = placed.in_prompt[number]
         holder = self.question_turns(turn)[found.message]
         assert holder is not None
-        return holder, found.number
+        return holder, found.number, placed.retrieved is not None
 
     def _placed(self, turn: Turn) -> list[PlacedMessage[Document]]:
         return place_documents(
@@ -391,8 +408,8 @@ class Conversation:
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Pin these characters in the prompt of `turn`. Returns its question."""
         for place, ranges in pins.items():
-            holder, number = self.holder(turn, *place)
-            if holder.retrieved is not None:
+            holder, number, is_retrieved = self.holder(turn, *place)
+            if is_retrieved and holder.retrieved is not None:
                 parts = list(holder.retrieved)
                 pinned = replace(parts[number].document, pinned=ranges)
                 parts[number] = replace(parts[number], document=pinned)
@@ -454,7 +471,8 @@ class Conversation:
 
     def _command(self, turn: Turn) -> Ask:
         """The command that asks the question of `turn`, with the current system prompt."""
-        turn.system, question = self.system_prompt, turn.question
+        turn.set_system(self.system_prompt)
+        question = turn.question
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         *asked, last = self._asked(turn)
         earlier = zip(asked, self.earlier_turns(turn), strict=True)

@@ -121,7 +121,7 @@ def _attachments_in_prompt(
     for message, after in zip_longest(branch, branch[1:]):
         answered = after is not None and after.role is Role.ASSISTANT
         failed = not answered or (after.state is State.FAILED and after is not branch[-1])
-        retrieved = (after.attachments or None) if answered else None
+        retrieved = after.attachments if answered and after.retrieved else None
         is_asked = message.role is Role.USER and not failed
         attached.append((message.attachments, retrieved) if is_asked else ((), None))
     for placed in place_attachments(attached):

@@ -9,8 +9,9 @@ screen does that on a thread; applying an event never waits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from app.chat.conversation import (
 )
 from app.chat.model_pairs import ModelPair
 from app.chat.turn_progress import TurnProgress
+from app.chat.versions import version_key
 from app.protocol.commands import Ask
 from app.protocol.events import (
     Event,
@@ -39,6 +41,7 @@ from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Reading, Statistics
 from app.store import records
+from app.store.attachments import encode
 from app.store.records import StoreError
 
 if TYPE_CHECKING:
@@ -238,10 +241,12 @@ class StoredConversation:
 
     def set_models(self, models: ModelPair) -> None:
         """Use other models from now on."""
-        if models.target_revision != self._models.target_revision:
-            for turn in self._turns.values():
-                turn.generated_ids = None
+        changed = models.target_revision != self._models.target_revision
         self._models = models
+        for turn in self._turns.values() if changed else ():
+            turn.generated_ids = None
+            with suppress(StoreError):
+                turn.generated_ids = _token_ids(self._store.message(turn.number), models)
 
     def ask(self, question: Question, edit_of: Turn | None = None) -> StoredTurn:
         """Commit a question and start its answer. As `edit_of` a turn, it starts another branch. A
@@ -297,22 +302,26 @@ class StoredConversation:
 
     def _message_ids(self, turn: Turn) -> list[int]:
         """The ids of the messages of a turn's prompt; 0 for the system prompt."""
-        ids = [0] if self.conversation.system_prompt else []
-        for before in self.conversation.earlier_turns(turn):
-            ids += [self._question_ids[before.number], before.number]
-        return [*ids, self._question_ids[turn.number]]
+        parts = self.conversation.prompt_parts(turn)
+        return [0 if part is None else self._message_id(*part) for part in parts]
 
     def _pin(self, turn: Turn, pins: Pins) -> None:
         by_message: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
         for place, ranges in pins.items():
-            holder, number = self.conversation.holder(turn, *place)
+            holder, number, is_retrieved = self.conversation.holder(turn, *place)
             # What was retrieved for a question is attached to its answer.
-            retrieved = holder.retrieved is not None
-            id = holder.number if retrieved else self._question_ids[holder.number]
+            id = holder.number if is_retrieved else self._question_ids[holder.number]
             by_message.setdefault(id, {})[number] = ranges
         for id, pinned in by_message.items():
             self._store.pin_passages(id, pinned)
         self.conversation.pin(turn, pins)
+        documents = {
+            self._question_ids[holder.number]: holder.question.documents
+            for holder in (self.conversation.holder(turn, *place)[0] for place in pins)
+        }
+        for known in self._turns.values():  # other answers to these questions
+            if (same := documents.get(self._question_ids[known.number])) is not None:
+                known.question = replace(known.question, documents=same)
 
     def set_overrides(self, overrides: records.Overrides) -> None:
         """Settings of this conversation, from the next question on. Raises StoreError."""
@@ -410,7 +419,7 @@ class StoredConversation:
     def _load(self, messages: tuple[records.MessageRecord, ...]) -> None:
         """System messages come first, as most templates require. An answer without a question is
         skipped, and a question without an answer (the program ended there) is a failed turn."""
-        versions: dict[tuple[str, str], Document] = {}
+        versions: dict[Hashable, Document] = {}
         system = [m for m in messages if m.role is Role.SYSTEM]
         self.conversation.system = "\n\n".join(message.text for message in system)
         for message, after in zip(messages, [*messages[1:], None], strict=False):
@@ -419,7 +428,7 @@ class StoredConversation:
             answer = after if after and after.role is Role.ASSISTANT else None
             turn = self._turn(message, answer, versions)
             for record, document in zip(message.attachments, turn.question.documents, strict=False):
-                versions[record.name, record.sha256] = document
+                versions[version_key(record.name, record.sha256, record.origin)] = document
             self._question_ids[turn.number] = message.id
             self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
@@ -431,10 +440,10 @@ class StoredConversation:
         self,
         message: records.MessageRecord,
         answer: records.MessageRecord | None,
-        versions: Mapping[tuple[str, str], Document],
+        versions: Mapping[Hashable, Document],
     ) -> Turn:
         """The same object as before, if there is one: it knows more. `versions` are documents of
-        earlier questions, by name and SHA-256."""
+        earlier questions, by `version_key`."""
         known = self._turns.get(message.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
             known.replaced, known.retry_of, known.superseded = False, None, ()
@@ -445,13 +454,14 @@ class StoredConversation:
             self._stats[answer.id] = answer.stats
             turn = _answered_turn(answer, question, self._models)
             turn.retrieved = self._retrieved(answer)
+            turn.system = self.conversation.system_prompt
             return turn
         turn = Turn(message.id, question, TurnState.FAILED)
         turn.failure = Failed(turn.number, Failure(FailureKind.NEVER_ANSWERED))
         return turn
 
     def _documents(
-        self, message: records.MessageRecord, versions: Mapping[tuple[str, str], Document]
+        self, message: records.MessageRecord, versions: Mapping[Hashable, Document]
     ) -> tuple[Document, ...]:
         documents = []
         for attachment in message.attachments:
@@ -459,20 +469,23 @@ class StoredConversation:
                 text = self._store.text(attachment)
             except StoreError as error:  # the messages can be shown without it
                 self._missing_document, text = error, ""
-            old = versions.get((attachment.name, attachment.replaces))
+            old, origin = attachment.replaces, attachment.origin
+            key = old and version_key(old.name, old.sha256, origin)
             documents.append(
                 Document(
                     attachment.name,
                     text,
                     attachment.pinned,
                     attachment.line,
-                    origin=attachment.origin,
-                    replaces=old,
+                    origin=origin,
+                    replaces=versions.get(key),
                 )
             )
         return tuple(documents)
 
     def _retrieved(self, answer: records.MessageRecord) -> tuple[RetrievedPart, ...] | None:
+        if not answer.retrieved:
+            return None
         parts = []
         for attachment in answer.attachments:
             if (why := attachment.retrieval) is None:
@@ -483,7 +496,7 @@ class StoredConversation:
                 return None
             document = Document(attachment.name, text, attachment.pinned, attachment.line)
             parts.append(RetrievedPart(document, why.tokens, why.reason, why.words))
-        return tuple(parts) or None
+        return tuple(parts)
 
     def check_documents(self) -> None:
         """Raise StoreError if a document is missing and was not attached again."""
@@ -505,7 +518,7 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
     contents = []
     for document in documents:
         try:
-            contents.append((document.name, document.text.encode()))
+            contents.append((document.name, encode(document.text)))
         except UnicodeEncodeError:
             raise QuestionError(
                 f"The document '{document.name}' is not valid Unicode", "attach it as a file"
@@ -517,14 +530,17 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
             pinned=document.pinned,
             line=document.line,
             origin=document.origin,
-            replaces=_sha256(document.replaces.text) if document.replaces else "",
+            replaces=_earlier_version(document.replaces),
         )
         for attachment, document in zip(stored, documents, strict=True)
     ]
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _earlier_version(document: Document | None) -> records.EarlierVersion | None:
+    if document is None:
+        return None
+    sha256 = hashlib.sha256(encode(document.text)).hexdigest()
+    return records.EarlierVersion(document.name, sha256)
 
 
 def _as_requested(question: Question, answer: records.MessageRecord) -> Question:

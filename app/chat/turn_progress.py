@@ -112,6 +112,18 @@ class TurnProgress:
             found.selected = Selected(0, statistics.keep_ratio, selected, total, spans, texts)
         return found
 
+    def renumber(self, by: int) -> None:
+        """Count the messages of the prompt from another one on."""
+        if self.selected is not None:
+            texts = (replace(each, message=each.message + by) for each in self.selected.texts)
+            self.selected = replace(self.selected, texts=tuple(texts))
+        if self.planned is not None:
+            segments = (
+                each if each.message is None else replace(each, message=each.message + by)
+                for each in self.planned.segments
+            )
+            self.planned = replace(self.planned, segments=tuple(segments))
+
     def resume(self, now: float) -> None:
         """The answer is continued. What is known about its prompt stays."""
         self.before_resume = replace(self)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from app.protocol.prompt import Document
-from app.store.records import AttachmentRecord
+from app.protocol.prompt import Document, Origin
+from app.store.records import AttachmentRecord, EarlierVersion
 
 D = TypeVar("D", Document, AttachmentRecord)
 
@@ -36,24 +36,35 @@ class PlacedMessage(Generic[D]):
         return self.documents if self.retrieved is None else self.retrieved
 
 
+def version_key(name: str, content: str, origin: Origin | None) -> Hashable:
+    """Identifies a version of a part of a file. `content` is its text, or the SHA-256 of that."""
+    return name, content, origin and (origin.path, origin.part)
+
+
 def place_documents(
     messages: Sequence[tuple[Sequence[Document], Sequence[Document] | None]],
 ) -> list[PlacedMessage[Document]]:
     """The documents of each message of a prompt, given what was attached to it, and what was
     retrieved for it."""
 
-    def replaced(each: Document) -> Hashable:
-        return each.replaces and (each.replaces.name, each.replaces.text)
+    def identity(each: Document) -> Hashable:
+        return version_key(each.name, each.text, each.origin)
 
-    return _place(messages, lambda each: (each.name, each.text), replaced)
+    return _place(messages, identity, lambda each: each.replaces and identity(each.replaces))
 
 
 def place_attachments(
     messages: Sequence[tuple[Sequence[AttachmentRecord], Sequence[AttachmentRecord] | None]],
 ) -> list[PlacedMessage[AttachmentRecord]]:
     """The same for stored documents."""
+
+    def identity(each: AttachmentRecord | EarlierVersion, origin: Origin | None) -> Hashable:
+        return version_key(each.name, each.sha256, origin)
+
     return _place(
-        messages, lambda each: (each.name, each.sha256), lambda each: (each.name, each.replaces)
+        messages,
+        lambda each: identity(each, each.origin),
+        lambda each: each.replaces and identity(each.replaces, each.origin),
     )
 
 
@@ -64,19 +75,20 @@ def _place(
 ) -> list[PlacedMessage[D]]:
     """`identity` and `replaced` identify a document, and the one that it replaces."""
     documents: list[list[Placed[D]]] = [[] for _ in messages]
-    places: dict[Hashable, tuple[int, int]] = {}
+    places: dict[Hashable, list[tuple[int, int]]] = {}
+    """Where each version is; several times if it was attached several times."""
     outdated: dict[str, int] = {}
     for message, (attached, _) in enumerate(messages):
         for number, document in enumerate(attached):
-            placed = Placed(document, message, number)
-            place = places.get(replaced(document))
-            if place is None:
+            placed, earlier = Placed(document, message, number), document.replaces
+            if earlier is not None and (found := places.get(replaced(document))):
+                place = found.pop(0)
+                documents[place[0]][place[1]] = placed
+                outdated[earlier.name] = outdated[document.name] = message
+            else:
                 place = message, len(documents[message])
                 documents[message].append(placed)
-            else:
-                documents[place[0]][place[1]] = placed
-                outdated[document.name] = message
-            places[identity(document)] = place
+            places.setdefault(identity(document), []).append(place)
     return [
         PlacedMessage(
             tuple(documents[message]),

@@ -597,6 +597,9 @@ REASONS: dict[ReasonCode, _Wording] = {
             f"specchat could not determine which passages this answer comes from ({cause(data)})."
         )
     ),
+    ReasonCode.CITATIONS_STOPPED: (
+        "The answer is complete, but has no citations because you stopped looking for them."
+    ),
     ReasonCode.UNSUPPORTED_CACHE: f"This model cannot skip text ({{error}}){_READS_ALL}",
     ReasonCode.GAPS_FAIL: f"This model cannot skip text (a test failed: {{error}}){_READS_ALL}",
     ReasonCode.STEPS_FAIL: (

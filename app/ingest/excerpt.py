@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.ingest.filenames import printable
-from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs
+from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs, without_groups
 from app.ingest.records import Rejected, SkipReason
 from app.protocol.prompt import Document
 from app.util.places import Heading, headings, label_of, marks
@@ -46,7 +46,7 @@ def page_ranges(wanted: str, total: int, labels: Sequence[str]) -> Ranges:
     `labels`: those of all pages, if they are not their numbers."""
     pages = Outline("page", range(1, total + 1), labels=tuple(labels))
     found: list[tuple[int, int | None]] = []
-    for each in wanted.split(","):
+    for each in without_groups(wanted).split(","):
         if (labelled := pages.labelled(each)) is not None:
             found.append(labelled)
         elif ranges := parse_ranges(each):

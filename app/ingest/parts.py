@@ -49,15 +49,21 @@ class Parts(Protocol):
 
 
 _NUMBERS = re.compile(r"(\d{1,9})(-)?(\d{1,9})?")
+_GROUP = re.compile(r"(?<=\d),(?=0\d\d(?!\d))")
 Ranges = tuple[tuple[int, int | None], ...]
 """First and last numbers. None: up to the end."""
 ALL: Ranges = ((1, None),)
 
 
+def without_groups(text: str) -> str:
+    """`1000` for `1,000`, the way in which a page is shown. `1,200` may be pages 1 and 200."""
+    return _GROUP.sub("", text)
+
+
 def parse_ranges(text: str) -> Ranges | None:
     """The numbers in a text such as `3`, `5-10`, `7-` or `3,5-10`; None for other texts."""
     found: list[tuple[int, int | None]] = []
-    for each in text.split(","):
+    for each in without_groups(text).split(","):
         match = _NUMBERS.fullmatch(each.strip())
         if match is None or (match[3] and not match[2]):
             return None

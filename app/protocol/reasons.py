@@ -136,6 +136,8 @@ class ReasonCode(StrEnum):
     SPARSE_FAILED = auto()
     SELECTION_UNKNOWN = auto()
     CITATIONS_UNKNOWN = auto()
+    CITATIONS_STOPPED = auto()
+    """The user stopped looking for the citations of an answer, which is complete."""
 
     # Why a model can only be read densely
     UNSUPPORTED_CACHE = auto()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any, TextIO
 
 from app.store.records import (
@@ -26,14 +27,23 @@ from app.store.store import Store
 FORMAT, VERSION = "specchat conversation", 1
 MAX_CHARACTERS = 2**31
 """Maximum characters of an export, including its documents. It is read into memory."""
+MAX_CONTAINERS, CONTAINER = 100_000, 32
+"""Maximum number of lists and objects of a short export, and minimum characters for each one of a
+longer export. Empty ones would take many times the memory of the file."""
 _PIECE = 1 << 20
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 def from_json(store: Store, source: TextIO) -> ConversationRecord:
     """Add a conversation with everything in the file. Raises StoreError if the file is not a
     complete export, or is too large."""
     try:
-        plain = json.loads(_read(source), parse_constant=_refuse)
+        text = _read(source)
+        rest = _STRING.sub("", text)
+        containers = rest.count("[") + rest.count("{")
+        if containers > max(MAX_CONTAINERS, len(text) // CONTAINER):
+            raise ValueError("more lists and objects than an export has")
+        plain = json.loads(text, parse_constant=_refuse)
         if plain["format"] != FORMAT:
             raise ValueError("another format")
         if plain["version"] > VERSION:

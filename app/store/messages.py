@@ -16,6 +16,7 @@ from app.store.records import (
     AnswerStats,
     AttachmentRecord,
     DamagedError,
+    EarlierVersion,
     MessageRecord,
     ReadMap,
     RetrievalRecord,
@@ -40,7 +41,7 @@ from app.store.serialization import (
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
-    " m.token_ids, m.failure, m.cut, m.mode, m.keep, m.citations,"
+    " m.token_ids, m.failure, m.cut, m.mode, m.keep, m.citations, m.retrieved,"
     + ", ".join(f"r.{name}" for name in STATS_COLUMNS)
 )
 _BRANCH = f"""
@@ -125,13 +126,14 @@ def add(connection: sqlite3.Connection, message: MessageRecord) -> int:
     check_text(message.text + message.thinking)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
-        " text, thinking, token_ids, failure, cut, mode, keep, citations)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " text, thinking, token_ids, failure, cut, mode, keep, citations, retrieved)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(message.id or None, message.conversation, message.parent, message.role),
             *(message.state, pack_time(message.created_at), message.text, message.thinking),
             *(pack_ids(message.token_ids), pack_failure(message.failure), message.truncated),
             *(message.mode, message.keep, _pack_citations(message.citations)),
+            message.retrieved,
         ),
     ).lastrowid
     assert id is not None
@@ -153,11 +155,19 @@ def add_attachments(
             (
                 *(message, index, a.sha256, a.name, a.size),
                 *(json.dumps(a.pinned), a.line, pack(a.retrieval)),
-                *(pack(a.origin), a.replaces),
+                *(pack(a.origin), pack(a.replaces)),
             )
             for index, a in enumerate(attachments)
         ],
     )
+
+
+def retrieve(
+    connection: sqlite3.Connection, reply: int, attachments: Iterable[AttachmentRecord]
+) -> None:
+    """Save what was retrieved for a reply, which may be nothing."""
+    connection.execute("UPDATE messages SET retrieved = 1 WHERE id = ?", (reply,))
+    add_attachments(connection, reply, attachments)
 
 
 def pin(
@@ -303,8 +313,9 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
         pinned = unpack(tuple[tuple[int, int], ...], packed, ())
         why = unpack(RetrievalRecord, retrieval, None) if retrieval else None
         source = unpack(Origin, origin, None) if origin else None
+        earlier = unpack(EarlierVersion, replaces, None) if replaces else None
         attached[id].append(
-            AttachmentRecord(sha256, name, size, pinned, line, why, source, replaces)
+            AttachmentRecord(sha256, name, size, pinned, line, why, source, earlier)
         )
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
@@ -314,7 +325,7 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRecord:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
-    thinking, token_ids, failure, cut, mode, keep, citations, *columns = more
+    thinking, token_ids, failure, cut, mode, keep, citations, retrieved, *columns = more
     return MessageRecord(
         id=id,
         conversation=conversation,
@@ -332,6 +343,7 @@ def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRec
         mode=Mode(mode) if mode in tuple(Mode) else None,
         keep=keep if keep is not None and 0 <= keep <= 1 else None,
         citations=None if citations is None else unpack(Citations, citations, None),
+        retrieved=bool(retrieved),
     )
 
 

@@ -58,12 +58,20 @@ class RetrievalRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierVersion:
+    """An earlier version of the same part of a file, by its name then and the SHA-256 of its
+    text."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttachmentRecord:
     """A document of a question; or, for an answer, a file or part of a file that was retrieved for
     it. `line` is the number of its first line in its file. `size` is the size of the original in
-    bytes. `pinned` are the characters `(start, end)` of the text that are always read. `replaces`
-    is the SHA-256 of the text of the earlier version whose place in the prompt it takes, or
-    empty."""
+    bytes. `pinned` are the characters `(start, end)` of the text that are always read. It takes the
+    place in the prompt of the earlier version that it `replaces`."""
 
     sha256: str
     name: str
@@ -72,7 +80,7 @@ class AttachmentRecord:
     line: int = 1
     retrieval: RetrievalRecord | None = None
     origin: Origin | None = None
-    replaces: str = ""
+    replaces: EarlierVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +124,8 @@ class MessageRecord:
     the generated ids, `thinking` is the text between thinking tags, and `failure` is why it failed.
     `truncated`: the reply reached the maximum length or, if it was stopped, only repeated itself.
     `mode` and `keep` are those with which a reply was requested; None if unknown, and for
-    questions. In the `citations` of a reply, messages are ids."""
+    questions. In the `citations` of a reply, messages are ids. If parts of documents were
+    `retrieved` for it, they are its attachments."""
 
     id: int
     conversation: int
@@ -134,6 +143,7 @@ class MessageRecord:
     mode: Mode | None = None
     keep: float | None = None
     citations: Citations | None = None
+    retrieved: bool = False
 
 
 def without_origins(message: MessageRecord) -> MessageRecord:

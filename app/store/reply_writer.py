@@ -13,6 +13,7 @@ from app.protocol.citations import Citations
 from app.protocol.prompt import RetrievedPart
 from app.protocol.reasons import Failure
 from app.store import conversations, messages
+from app.store.attachments import encode
 from app.store.database import Writer
 from app.store.records import (
     AnswerStats,
@@ -144,13 +145,10 @@ class ReplyWriter:
         messages.write_reply(connection, self.message, text, thinking, token_ids)
         if retrieved is not None:
             files = self._attach(
-                [
-                    (part.document.name, part.document.text.encode(errors="replace"))
-                    for part in retrieved
-                ]
+                [(part.document.name, encode(part.document.text, "replace")) for part in retrieved]
             )
             attachments = map(_retrieved_attachment, files, retrieved)
-            messages.add_attachments(connection, self.message, attachments)
+            messages.retrieve(connection, self.message, attachments)
             self._retrieved = None
 
     def _flush(self) -> None:

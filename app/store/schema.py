@@ -58,6 +58,7 @@ CREATE TABLE messages (
   mode TEXT,
   keep REAL,
   citations TEXT,
+  retrieved INTEGER NOT NULL DEFAULT 0 CHECK (retrieved IN (0, 1)),
   CHECK (parent < id)
 ) STRICT;
 CREATE INDEX messages_by_conversation ON messages(conversation);
@@ -148,9 +149,9 @@ END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
 """
-"""The columns `choices`, `attachments`, `citations`, `origin` and `pinned` are JSON, and so are
-`failure`, `reasons`, `fallback` and `guard`, which have codes and data. An answer's attachments are
-the files or parts of files that were retrieved for it. `document_index.py` describes
+"""The columns `choices`, `attachments`, `citations`, `origin`, `pinned` and `replaces` are JSON. So
+are `failure`, `reasons`, `fallback` and `guard`, which have codes and data. An answer's attachments
+are the files or parts of files that were `retrieved` for it. `document_index.py` describes
 `document_words`."""
 
 

@@ -19,7 +19,14 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from app.protocol.prompt import Origin, Span, SpanText
 from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
-from app.store.records import AnswerStats, Overrides, ReadMap, RetrievalRecord, StoreError
+from app.store.records import (
+    AnswerStats,
+    EarlierVersion,
+    Overrides,
+    ReadMap,
+    RetrievalRecord,
+    StoreError,
+)
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -164,7 +171,7 @@ def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
     return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
 
 
-def pack(record: RetrievalRecord | Origin | None) -> str:
+def pack(record: RetrievalRecord | Origin | EarlierVersion | None) -> str:
     """A record for a JSON column; `unpack` reads it."""
     return "" if record is None else json.dumps(asdict(record))
 

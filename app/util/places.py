@@ -16,8 +16,9 @@ _MARKED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
-_LABELLED = re.compile(r"(.+) \((\d{1,9}) of \d{1,9}\)")
+_LABELLED = re.compile(r"(.+) \((\d[\d,]{0,12}) of \d[\d,]{0,12}\)")
 """A page whose label is not its number in the file."""
+_NUMBER = re.compile(r"\d{1,9}|\d{1,3}(?:,\d{3}){1,3}")
 _GAP = re.compile(r"\[Row (\d{1,9})\]")
 """Before the rows of a sheet that follow a gap."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
@@ -78,7 +79,8 @@ def place_of(
     for mark in takewhile(lambda each: each.start() <= offset, marks(text, name)):
         start, line = mark.end() + 1, 1
         label, number = label_of(mark)
-        part = f"{mark[1].lower()} {f'{int(label):,}' if label.isdecimal() else label}"
+        own = None if mark[1] == "Sheet" else _number(label)
+        part = f"{mark[1].lower()} {label if own is None else f'{own:,}'}"
         page = number if mark[1] == "Page" else None
     if part.startswith("sheet ") and (row := _row(text, start, offset)):
         return Place(part, row, unit="row")
@@ -103,8 +105,14 @@ def label_of(mark: re.Match[str]) -> tuple[str, int | None]:
     """The label of a part by its mark, and its number in the file: `iv` and 4 for
     `[Page iv (4 of 210)]`."""
     if mark[1] == "Page" and (labelled := _LABELLED.fullmatch(mark[2])):
-        return labelled[1], int(labelled[2])
-    return mark[2], int(mark[2]) if mark[2].isdecimal() else None
+        return labelled[1], _number(labelled[2])
+    number = _number(mark[2])
+    return mark[2] if number is None else str(number), number
+
+
+def _number(label: str) -> int | None:
+    """The number that a label is, also written as `1,000`; None if it is another one."""
+    return int(label.replace(",", "")) if _NUMBER.fullmatch(label) else None
 
 
 def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:

@@ -174,10 +174,29 @@ def test_a_spoilt_export_is_refused_whole(
     assert len(store.conversations()) == 1
 
 
-@table("text", ["", "[]", "5", "{", "[" * 100_000, '{"format": "x"}'])
+EMPTY = ", ".join(["{}"] * 100_001)
+
+
+@table("text", ["", "[]", "5", "{", "[" * 100_000, f"[{EMPTY}]", '{"format": "x"}'])
 def test_another_file_is_refused(store: Store, text: str) -> None:
     with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(text))
+
+
+def test_an_export_of_mainly_empty_objects_is_refused_before_it_is_parsed(
+    store: Store, export: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bloated = export.replace('"choices": {', f'"more": [{EMPTY}], "choices": {{', 1)
+    json.loads(bloated)
+    monkeypatch.setattr(json, "loads", lambda *given, **named: pytest.fail("it was parsed"))
+    with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
+        from_json(store, io.StringIO(bloated))
+
+
+def test_brackets_in_texts_are_no_lists(store: Store) -> None:
+    answered(store, answer="[{" * 100_001)
+    text = exported(store, 1)
+    assert exported(store, from_json(store, io.StringIO(text)).id) == text
 
 
 def test_a_cut_export_is_refused(store: Store) -> None:

@@ -216,3 +216,32 @@ def test_a_document_knows_its_file_after_a_restart(store: Store) -> None:
     unsent = DraftRecord(1, "text", (record, replace(record, origin=None)))
     store.save_draft(unsent)
     assert store.draft(1).attachments == unsent.attachments
+
+
+def test_a_file_that_comes_with_its_folder_is_a_version_of_it(store: Store) -> None:
+    chat, name = opened(store, None), "someone/contract.txt"
+    tree = Document("someone/", "contract.txt\n", origin=Origin("/files/someone"))
+    ask(chat, LETTER, version(OLD), cites=OLD)
+    ask(chat, tree, version(NEW, name=name), cites=NEW)
+    assert cited(chat) == cited(opened(store)) == [[OLD], [NEW]]
+    expected = [[LETTER.text, NEW], [tree.text], []]
+    assert texts(ask(chat).command) == expected
+    assert texts(opened(store).ask_again(Mode.FULL, 0.5).command) == expected
+
+
+def test_each_of_several_equal_documents_is_replaced(store: Store) -> None:
+    chat = opened(store, None)
+    ask(chat, version(OLD), version(OLD))
+    assert texts(ask(chat, version(NEW), version(NEW)).command) == [[NEW, NEW], []]
+
+
+def test_parts_of_a_file_leave_the_prompt_when_it_comes_under_another_name(store: Store) -> None:
+    chat = opened(store, None)
+    turn = chat.ask(Question("What is it?", (version(OLD), LETTER)))
+    part = RetrievedPart(Document("contract.txt", OLD[:9]), 3, RetrievalReason.WORDS)
+    turn.apply(Retrieved(turn.turn.number, (part,), (), 2, 100))
+    play(turn)
+    tree = Document("someone/", "contract.txt\n", origin=Origin("/files/someone"))
+    command = ask(chat, tree, version(NEW, name="someone/contract.txt")).command
+    assert texts(command) == [[], [tree.text]]
+    assert texts(opened(store).ask_again(Mode.FULL, 0.5).command) == texts(command)

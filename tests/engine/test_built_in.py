@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -14,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
+from numpy.typing import NDArray
 
 from app.chat.model_pairs import resolve_pair
 from app.engine.model import encoder_tokenizer, text_encoder
@@ -27,6 +29,7 @@ from app.engine.model.loader import ModelPair
 from app.engine.model.text_encoder import (
     BATCH,
     STRIDE,
+    TextEncoder,
     built_in_encoder,
     english_encoder,
     is_english,
@@ -118,6 +121,49 @@ def test_pieces_cover_a_text_without_overlap() -> None:
     (again,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
     assert again is pieces
     assert not steps, "a text that was just encoded is not encoded again"
+
+
+def test_pieces_of_a_text_are_remembered_over_chats(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, steps = english_encoder(), list[tuple[int, int]]()
+
+    def encoded(text: str) -> NDArray[np.float32]:
+        steps.clear()
+        (found,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
+        return found.vectors
+
+    one, other = (" ".join(f"{word} {n}" for n in range(300)) for word in ("lease", "letter"))
+    first = encoded(one)
+    encoded(other)
+    again = encoded(one)
+    assert not steps, "the chats alternate"
+    assert np.array_equal(first, again)
+    longer = encoded(f"{one} One more sentence.")
+    assert steps[-1][1] <= 2, "only the end is new"
+    assert np.array_equal(longer[: len(first) - 2], first[:-2])
+    monkeypatch.setattr(text_encoder, "REMEMBERED", 2)
+    encoded("Something else.")
+    encoded(one)
+    assert steps[-1][1] == len(first)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_batch_of_long_passages_has_fewer(encoder: Callable[[], TextEncoder]) -> None:
+    steps = list[tuple[int, int]]()
+    passages = [" ".join(f"value{n * row % 97}" for n in range(200)) for row in range(2, 22)]
+    vectors = encoder().encode(passages, lambda done, total: steps.append((done, total)))
+    assert [total for _, total in steps] == [20] * len(steps)
+    assert all(1 <= after - before <= 19 for (before, _), (after, _) in pairwise([(0, 0), *steps]))
+    alone = [encoder().encode([each], nothing)[0] for each in passages[::7]]
+    assert np.allclose(vectors[::7], alone, atol=1e-5)
+
+
+def test_english_answers_load_no_multilingual_encoder() -> None:
+    text_encoder.drop_built_in_encoders()
+    unknown = text_encoder.encoding_bytes(None)
+    built_in_encoder("Who pays?", ["The tenant pays the rent every month."])
+    assert text_encoder.encoding_bytes(None) == unknown, "the other one is not loaded"
+    built_in_encoder("Wer zahlt?", ["Der Mieter zahlt jeden Monat."])
+    assert text_encoder.encoding_bytes(None) < unknown
 
 
 LETTERS = (

@@ -21,6 +21,7 @@ from app.engine.memory.pressure import (
     PressureTracker,
     level_for,
 )
+from app.engine.model.text_encoder import english_encoder
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -357,6 +358,20 @@ def test_critical_memory_before_the_first_token_is_reported(
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
     assert isinstance(watched.run(question()), Finished)
+
+
+def test_under_pressure_the_built_in_encoders_are_dropped(
+    watched: Driver, probe: ScriptedProbe
+) -> None:
+    encoder = english_encoder()
+    probe.now = reading(0.86)
+    assert watched.until(PressureChanged).level is PressureLevel.WARN
+    assert english_encoder() is encoder
+    probe.now = reading(0.92)
+    assert watched.until(PressureChanged).level is PressureLevel.TIGHT
+    watched.answer(question(tokens=1))
+    assert english_encoder() is not encoder
+    probe.now = reading(0.3)
 
 
 def test_a_failing_probe_is_ignored(folders: dict[str, Path]) -> None:

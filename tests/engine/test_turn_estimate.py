@@ -19,7 +19,7 @@ from app.engine.backend import memory
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill
 from app.engine.cache.sizes import Transient
-from app.engine.model import loader
+from app.engine.model import loader, text_encoder
 from app.estimate.memory import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
@@ -123,6 +123,21 @@ def test_a_turn_can_be_forced_despite_memory(loaded: Driver, leave: LEAVE) -> No
     assert failed.predicted
     ask = replace(question(Mode.FULL), skip_memory_check=True)
     assert isinstance(loaded.run(ask), Finished)
+
+
+def test_the_memory_of_the_built_in_scorer_is_predicted(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver()
+    driver.load(folders["target"])
+    text_encoder.drop_built_in_encoders()
+    needs = text_encoder.encoding_bytes(None)
+    monkeypatch.setattr(memory, "free", lambda: needs / 2)
+    failed = driver.run(question())
+    assert needed(failed) == (needs, needs / 2)
+    monkeypatch.setattr(memory, "free", lambda: 2.0 * needs)
+    assert isinstance(driver.run(question()), Finished)
+    driver.close()
 
 
 def test_a_refusal_keeps_all_caches(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

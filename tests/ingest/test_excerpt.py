@@ -11,7 +11,7 @@ import pytest
 
 from app.ingest.changes import FileState, file_state
 from app.ingest.documents import document_text
-from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
+from app.ingest.excerpt import Outline, excerpt, outline_of, page_ranges, split_path
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.reader import read, read_outline
 from app.ingest.records import IngestError
@@ -201,6 +201,22 @@ def test_the_parts_of_a_file(tmp_path: Path, pdf: Path, monkeypatch: pytest.Monk
     ]
     with pytest.raises(IngestError, match="is damaged"):
         outline(written(tmp_path / "b.pdf", b"%PDF-1.7\nbroken"))
+
+
+@table(
+    "wanted, name, numbers",
+    [
+        ("1000", "1000", ((1000, 1000),)),
+        ("1,000", "1000", ((1000, 1000),)),
+        ("999-1,001", "999-1001", ((999, 1001),)),
+        ("5,1,000", "5,1000", ((5, 5), (1000, 1000))),
+        ("1,200", "1,200", ((1, 1), (200, 200))),
+    ],
+)
+def test_pages_from_1000_on(wanted: str, name: str, numbers: tuple[tuple[int, int], ...]) -> None:
+    outline = Outline("page", range(1, 1301))
+    assert outline.find(wanted) == (name, [*numbers])
+    assert page_ranges(wanted, 1300, ()) == numbers
 
 
 def test_pages_with_labels() -> None:

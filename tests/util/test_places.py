@@ -41,6 +41,9 @@ four
         (PAGES, "Page 12]", 1, "page 12, line 1"),
         (BOOK, "three", 1, "page iv, line 1"),
         (BOOK, "four", 1, "page 1, line 1"),
+        ("[Page 1000]\nx", "x", 1, "page 1,000, line 1"),
+        ("[Page 1,000]\nx", "x", 1, "page 1,000, line 1"),
+        ("[Sheet 2024]\n| a | x |\n", "x", 1, "sheet 2024, row 1"),
         (SLIDES, "two", 1, "slide 2 (hidden), line 1"),
         (SHEETS, "b", 1, "sheet Prices 2024, row 1"),
         ("see [Page 3]\nx", "x", 1, "line 2"),  # no line of its own
@@ -61,6 +64,13 @@ def test_a_place_has_the_part_that_it_is_in(
 )
 def test_a_line_like_a_mark_in_a_text_is_a_line(name: str, place: str) -> None:
     assert place_of("[Page 99]\nx", 10, name=name).text == place
+
+
+@table(
+    "mark", ["[Page 1000]", "[Page 1,000]", "[Page iv (1000 of 1200)]", "[Page x (1,000 of 1,200)]"]
+)
+def test_pages_from_1000_on_have_their_number(mark: str) -> None:
+    assert place_of(f"{mark}\nx", len(mark) + 1, name="a.pdf").page == 1000
 
 
 def test_a_retrieved_part_has_the_page_line_and_headings_of_its_file() -> None:

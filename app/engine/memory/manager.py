@@ -23,7 +23,7 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
-from app.engine.model.text_encoder import TextEncoder
+from app.engine.model.text_encoder import TextEncoder, drop_built_in_encoders, encoding_bytes
 from app.engine.progress import TurnCancelled, TurnClock
 from app.estimate.memory import MIN_CHECKPOINTS, SMALLEST_STEP
 from app.protocol.events import (
@@ -103,9 +103,10 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
     return MemoryNeed({"scoring": count}, draft, preferred, minimum)
 
 
-def encoding_need(target: LoadedModel, encoder: TextEncoder, tokens: int) -> MemoryNeed:
-    """Memory to score `tokens` tokens with a chosen text encoder, whose weights are loaded."""
-    return MemoryNeed({"scoring": tokens}, target, encoder.batch_bytes, encoder.batch_bytes)
+def encoding_need(target: LoadedModel, encoder: TextEncoder | None, tokens: int) -> MemoryNeed:
+    """Memory to score `tokens` tokens with a text encoder; None: the built-in one."""
+    needed = encoding_bytes(encoder)
+    return MemoryNeed({"scoring": tokens}, target, needed, needed)
 
 
 class MemoryManager:
@@ -339,6 +340,8 @@ class PressureResponse:
         self._memory_manager.drop_idle()
         if level is not PressureLevel.WARN:
             self._memory_manager.unload_draft()
+            drop_built_in_encoders()
+            mx.clear_cache()
 
 
 def scarcity(sample: MemorySample) -> Reason:

@@ -17,6 +17,9 @@ Config = dict[str, Any]
 
 TOKEN_TABLES = "embeddings.word_embeddings.weight", "embeddings.tok_embeddings.weight"
 """Names of the token embeddings in BERT and ModernBERT."""
+_SCALES = "scales", "biases"
+ROWS = 4096
+"""Rows of a quantised matrix that are unpacked at once."""
 _NETWORK = "embeddings.", "encoder.layer.", "layers.", "final_norm."
 """Beginnings of the names of weights that are used; heads for other tasks have others."""
 
@@ -187,19 +190,25 @@ def load_weights(folder: Path, config: Config) -> Weights:
         used = full.startswith(prefix) and name.startswith(_NETWORK)
         if not used or full.endswith((".scales", ".biases")):
             continue
+        parts = [value]
         if f"{base}.scales" in stored:
-            how = config["quantization"]
-            value = mx.dequantize(
-                value,
-                stored[f"{base}.scales"],
-                stored[f"{base}.biases"],
-                group_size=how["group_size"],
-                bits=how["bits"],
-            )
-        if name not in TOKEN_TABLES:
-            value = value.astype(mx.float32)
-        elif value.dtype == mx.float32:
-            value = value.astype(mx.float16)
-        found[name] = value
-    mx.eval(found)
+            how, packed = config["quantization"], (stored[f"{base}.{n}"] for n in _SCALES)
+            parts = [
+                mx.dequantize(
+                    rows[0], rows[1], rows[2], group_size=how["group_size"], bits=how["bits"]
+                )
+                for rows in zip(*(_rows(each) for each in (value, *packed)), strict=True)
+            ]
+        for number, part in enumerate(parts):
+            if name not in TOKEN_TABLES:
+                parts[number] = part.astype(mx.float32)
+            elif part.dtype == mx.float32:
+                parts[number] = part.astype(mx.float16)
+            mx.eval(parts[number])  # one by one: all at once would take several times the memory
+        found[name] = mx.concatenate(parts) if len(parts) > 1 else parts[0]
+        mx.eval(found[name])
     return found
+
+
+def _rows(matrix: mx.array) -> list[mx.array]:
+    return [matrix[at : at + ROWS] for at in range(0, len(matrix), ROWS)]

@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ PIECE, STRIDE = 48, 32
 MAX_QUESTION = 512
 """Maximum tokens of a question, if the network can read as many."""
 BATCH, QUESTIONS = 64, 4
-"""Pieces per batch, and questions per batch, which may be longer."""
+"""Pieces per batch, and questions per batch, which may be longer. Of longer passages, a batch has
+as many as take the same memory."""
+REMEMBERED = 1 << 14
+"""Vectors of passages that an encoder remembers, for all chats: about 500,000 tokens of text."""
 ENCODER_BYTES = 180 << 20
 """Maximum bytes of a built-in encoder's weights and one batch."""
 ENCODER_OPERATIONS = 7.4e6
@@ -87,10 +91,18 @@ class TextEncoder:
         )
         self.fingerprint = ""
         """Identifies its files, if it was loaded as a draft."""
+        matrices = self._matrices
+        self._widths = len(matrices[0][0]), max(map(len, matrices))
         self._known: dict[str, Pieces] = {}
-        """Pieces of the last prompt's texts: most turns ask about the same ones."""
+        """Pieces of the last prompt's texts, so that they need not be tokenised again."""
+        self._vectors: dict[bytes, NDArray[np.float32]] = {}
+        """By the digest of a passage's token ids, most recently used last."""
         if not np.isfinite(self._encode([[]], self._query_ids)).all():
             raise ValueError("its weights are damaged: some are not numbers")
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self._tokenizer.is_multilingual
 
     @property
     def operations_per_token(self) -> float:
@@ -101,13 +113,13 @@ class TextEncoder:
     @property
     def batch_bytes(self) -> int:
         """Bytes for a batch in addition to the weights: a layer's activations, in float32."""
-        width = len(next(iter(self._matrices))[0])
-        inner = max(len(matrix) for matrix in self._matrices)
         batches = (BATCH, PIECE + self._added), (QUESTIONS, self._longest)
-        return max(
-            4 * rows * length * (8 * width + 3 * inner + 3 * self._shape.heads * length)
-            for rows, length in batches
-        )
+        return max(rows * self._row_bytes(length) for rows, length in batches)
+
+    def _row_bytes(self, length: int) -> int:
+        """Bytes of a layer's activations for a row of `length` tokens."""
+        width, inner = self._widths
+        return 4 * length * (8 * width + 3 * inner + 3 * self._shape.heads * length)
 
     @property
     def _matrices(self) -> list[mx.array]:
@@ -142,13 +154,7 @@ class TextEncoder:
         """Vectors (n, width) of passages; long ones are cut at the end."""
         longest = self._longest - self._added
         ids = [each.ids[:longest].tolist() for each in self._tokenizer.encode(texts)]
-        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        vectors = []
-        for at in range(0, len(order), BATCH):
-            rows = [ids[index] for index in order[at : at + BATCH]]
-            vectors.append(self._encode(rows, self._passage_ids))
-            on_pieces(min(at + BATCH, len(order)), len(order))
-        return np.asarray(np.concatenate(vectors)[np.argsort(order)])
+        return self._encode_passages(ids, on_pieces)
 
     def known_share(self, text: str) -> float:
         """Share of a text's words that the encoder knows: about 1 in its languages, 0 in unknown
@@ -174,20 +180,57 @@ class TextEncoder:
     def encode_texts(
         self, texts: Sequence[str], on_pieces: OnPieces, remember: bool = True
     ) -> list[Pieces]:
-        """Encode texts in pieces. Texts of the last call with `remember` are not encoded again."""
+        """Encode texts in pieces. Pieces that were encoded with `remember` are not encoded again
+        soon."""
         cut = {text: self._cut(text) for text in texts if text not in self._known}
-        total, done = sum(len(pieces) for pieces, _ in cut.values()), 0
+        rows = [row for pieces, _ in cut.values() for row in pieces]
+        vectors, at = self._encode_passages(rows, on_pieces, remember), 0
         found = {text: self._known[text] for text in texts if text in self._known}
         for text, (pieces, borders) in cut.items():
-            vectors = []
-            for at in range(0, len(pieces), BATCH):
-                vectors.append(self._encode(pieces[at : at + BATCH], self._passage_ids))
-                done += len(vectors[-1])
-                on_pieces(done, total)
-            found[text] = Pieces(np.concatenate(vectors), borders)
+            found[text] = Pieces(vectors[at : at + len(pieces)], borders)
+            at += len(pieces)
         if remember:
             self._known = found
         return [found[text] for text in texts]
+
+    def _encode_passages(
+        self, rows: Sequence[list[int]], on_pieces: OnPieces, remember: bool = True
+    ) -> NDArray[np.float32]:
+        """Vectors (n, width) of the token ids of passages, in batches of similar lengths."""
+        keys = [blake2b(np.array(row, np.int32).tobytes(), digest_size=16).digest() for row in rows]
+        known = {key: self._vectors[key] for key in keys if key in self._vectors}
+        new = [index for index, key in enumerate(keys) if key not in known]
+        new.sort(key=lambda index: len(rows[index]))
+        done = 0
+        while done < len(new):
+            batch = self._next_batch([rows[index] for index in new[done : done + BATCH]])
+            own = [keys[index] for index in new[done : done + len(batch)]]
+            vectors = dict(zip(own, self._encode(batch, self._passage_ids), strict=True))
+            known |= vectors
+            if remember:
+                self._remember(vectors)
+            done += len(batch)
+            on_pieces(done, len(new))
+        if remember:
+            self._remember(known)
+        return np.stack([known[key] for key in keys]) if rows else np.zeros((0, 0), np.float32)
+
+    def _next_batch(self, rows: list[list[int]]) -> list[list[int]]:
+        """As many of the first of these rows, ascending in length, as `batch_bytes` allows."""
+        count, limit = 1, self.batch_bytes
+        while count < len(rows):
+            length = len(rows[count]) + self._added
+            if (count + 1) * self._row_bytes(length) > limit:
+                break
+            count += 1
+        return rows[:count]
+
+    def _remember(self, vectors: dict[bytes, NDArray[np.float32]]) -> None:
+        for key, vector in vectors.items():
+            self._vectors.pop(key, None)
+            self._vectors[key] = vector
+        for key in [*islice(self._vectors, max(len(self._vectors) - REMEMBERED, 0))]:
+            del self._vectors[key]
 
     def _cut(self, text: str) -> tuple[list[list[int]], NDArray[np.int64]]:
         """Token ids of a text's pieces (at least one), and their `Pieces.borders`."""
@@ -244,14 +287,37 @@ def _prefixes(folder: Path, name: str) -> tuple[str, str]:
     return "", ""
 
 
-@cache
+BUILT_IN = "english", "multilingual"
+_loaded: dict[str, TextEncoder] = {}
+"""The built-in encoders that are loaded."""
+
+
 def english_encoder() -> TextEncoder:
-    return TextEncoder(assets_path() / "encoders" / "english")
+    return _built_in("english")
 
 
-@cache
 def multilingual_encoder() -> TextEncoder:
-    return TextEncoder(assets_path() / "encoders" / "multilingual")
+    return _built_in("multilingual")
+
+
+def _built_in(name: str) -> TextEncoder:
+    if name not in _loaded:
+        _loaded[name] = TextEncoder(assets_path() / "encoders" / name)
+    return _loaded[name]
+
+
+def drop_built_in_encoders() -> None:
+    """Free the memory of the built-in encoders. They are loaded again when they are needed."""
+    _loaded.clear()
+
+
+def encoding_bytes(encoder: TextEncoder | None) -> int:
+    """Bytes that encoding needs beyond what is in use. None: by a built-in encoder, which
+    may have to be loaded."""
+    if encoder is not None:
+        return encoder.batch_bytes
+    loaded = [each.batch_bytes for each in _loaded.values()]
+    return max(loaded) if len(loaded) == len(BUILT_IN) else ENCODER_BYTES
 
 
 def is_english(question: str, texts: Sequence[str]) -> bool:

@@ -1,15 +1,16 @@
 """Finds the passages that an answer quotes, or that support it, among those that were read.
 
 Words that stand in a document in the same order are a quotation. Each other sentence gets the
-passage that is nearest to it by words and by meaning, if that is near enough. Only words whose
-characters were all read are compared, so no citation can point to anything else.
+passage that is nearest to it by words and by meaning, if that is near enough. A passage must say
+every number, date and name of the sentence (`claims.py`). Only words whose characters were all read
+are compared, so no citation can point to anything else.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.scorer import rarity
+from app.engine.turn.claims import Claims, claims_of
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.util.sentences import Unit, asks, units
 from app.util.words import NO_SPACES, STEM, WORD, stems
@@ -37,6 +39,8 @@ CANDIDATES = 8
 MIN_SUPPORT = 0.69
 """Minimum score of a passage that supports a sentence: the mean of the similarities by words and
 by meaning."""
+MIN_SUPPORT_ENGLISH = 0.788
+"""The same by the English encoder, to which more texts seem similar."""
 MIN_SUPPORT_BY_WORDS = 0.75
 """The same, where the encoder does not know the language."""
 MIN_KNOWN = 0.7
@@ -51,6 +55,14 @@ PAIR_GAIN = 0.08
 SHORT_SENTENCE = 4
 """A sentence with fewer words counts only if it has a number, or consists of words that were
 read."""
+MAX_ROWS = 64
+"""Passages whose rows are searched for the figure of a short answer."""
+MAX_BESIDES = 2
+"""Maximum words of such an answer, apart from its numbers."""
+_CELLS = re.compile(r"[|\t]|,.*,|;.*;")
+_NUMBER_OR_WORD = re.compile(rf"\d++(?:[.,]\d++)++|{WORD.pattern}")
+"""A number is one word, so that no quotation begins or ends in it."""
+_QUOTES_BEFORE, _QUOTES_AFTER = "\"“„«‘'", "\"”“»’'"
 _FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.S | re.M)
 
 Words = NDArray[np.int64]
@@ -90,22 +102,28 @@ def read_texts(prompt: Prompt, read: NDArray[np.bool_]) -> list[ReadText]:
 
 
 def cite(
-    answer: str, question: str, texts: Sequence[ReadText], encoder: TextEncoder | None
+    answer: str,
+    question: str,
+    texts: Sequence[ReadText],
+    encoder: TextEncoder | None,
+    check: Callable[[], None] = lambda: None,
 ) -> Citations:
-    """The citations of an answer to a question. Without an `encoder`, only words are compared."""
+    """The citations of an answer to a question. Without an `encoder`, only words are compared.
+    `check` is called often, and raises to cancel."""
     words = _AnswerWords(answer)
     if not words.sentences:
         return Citations()
-    runs = _quotations(words, texts)
+    passages = _Passages(texts, words, question, check)
+    runs = _true_quotations(_quotations(words, texts, check), words, passages, question)
     found = [Citation(CitationKind.QUOTATION, *run) for run in runs]
-    left = [each for each in words.sentences if not words.is_quoted(each, runs)]
-    passages = _Passages(texts, words)
-    supported = _supporting(answer, question, left, passages, encoder)
+    quoted = words.quoted(runs)
+    left = [each for each in words.sentences if not words.is_quoted(each, quoted)]
+    supported = _supporting(answer, question, left, passages, encoder, check)
     found += [each for each in supported if not any(_is_same(each, run) for run in runs)]
     cited = {(each.start, each.end) for each in supported}
     uncited = sum(
         (each.start, each.end) not in cited
-        and not any(run[0] < each.end and each.start < run[1] for run in runs)
+        and not quoted[slice(*words.within(each.start, each.end))].any()
         and passages.states_something(answer[each.start : each.end])
         for each in left
     )
@@ -124,17 +142,18 @@ class _AnswerWords:
             after = bisect_right(ends, start)
             return after == len(fenced) or end <= fenced[after][0]
 
-        self.spans = [match.span() for match in WORD.finditer(answer) if is_prose(*match.span())]
-        self.words = [answer[start:end].casefold() for start, end in self.spans]
+        self.text = answer
+        found = _NUMBER_OR_WORD.finditer(answer)
+        self.spans = [match.span() for match in found if is_prose(*match.span())]
+        self.words = [_comparable(answer[start:end]) for start, end in self.spans]
         self.cells = [
             (end - start) * (1 + bool(re.match(f"[{NO_SPACES}]", answer[start])))
             for start, end in self.spans
         ]
         self._starts = [start for start, _ in self.spans]
+        self.units = [unit for unit in units(answer) if is_prose(unit.start, unit.end)]
         self.sentences = [
-            unit
-            for unit in units(answer)
-            if is_prose(unit.start, unit.end) and _is_statement(answer[unit.start : unit.end])
+            unit for unit in self.units if _is_statement(answer[unit.start : unit.end])
         ]
 
     def within(self, start: int, end: int) -> tuple[int, int]:
@@ -142,14 +161,21 @@ class _AnswerWords:
         first, last = np.searchsorted(self._starts, [start, end])
         return int(first), int(last)
 
-    def is_quoted(self, sentence: Unit, runs: Sequence[_Run]) -> bool:
-        """Whether most of a sentence is quoted."""
+    def is_quoted(self, sentence: Unit, quoted: NDArray[np.bool_]) -> bool:
+        """Whether most of a sentence's words are `quoted`."""
         first, last = self.within(sentence.start, sentence.end)
-        quoted = 0
+        return bool(quoted[first:last].sum() >= COVERED * (last - first))
+
+    def quoted(self, runs: Sequence[_Run]) -> NDArray[np.bool_]:
+        """Whether each word is quoted, bool (words,)."""
+        quoted = np.zeros(len(self.words), bool)
         for run in runs:
-            start, end = self.within(*run[:2])
-            quoted += max(0, min(last, end) - max(first, start))
-        return quoted >= COVERED * (last - first)
+            quoted[slice(*self.within(*run[:2]))] = True
+        return quoted
+
+
+def _comparable(word: str) -> str:
+    return word.casefold().replace(",", ".")
 
 
 def _is_statement(sentence: str) -> bool:
@@ -174,31 +200,84 @@ def _is_same(support: Citation, run: _Run) -> bool:
     )
 
 
-def _quotations(answer: _AnswerWords, texts: Sequence[ReadText]) -> list[_Run]:
+@dataclass(frozen=True, slots=True)
+class _Quotation:
+    """Words `first:last` of the answer, which are also those from word `start` of a text on."""
+
+    first: int
+    last: int
+    place: _Places
+    start: int
+
+    def part(self, first: int, last: int) -> _Quotation:
+        return _Quotation(first, last, self.place, self.start + first - self.first)
+
+    def run(self, answer: _AnswerWords) -> _Run:
+        text, spans = self.place.text, self.place.spans
+        end = self.start + self.last - self.first - 1
+        quoted = answer.spans[self.first][0], answer.spans[self.last - 1][1]
+        return *quoted, text.message, text.document, spans[self.start][0], spans[end][1]
+
+
+def _quotations(
+    answer: _AnswerWords, texts: Sequence[ReadText], check: Callable[[], None]
+) -> list[_Quotation]:
     """The longest runs of words that stand in a text, in the order of the answer."""
     number = {word: index for index, word in enumerate(dict.fromkeys(answer.words))}
     wanted = np.array([number[word] for word in answer.words], np.int64)
     if len(wanted) < MIN_WORDS:
         return []
-    places = [_Places(text, number) for text in texts]
+    places = [_Places(text, number, check) for text in texts]
     grams = _grams(wanted, len(number))
-    found: list[_Run] = []
+    found: list[_Quotation] = []
     at = 0
     while at + MIN_WORDS <= len(wanted):
+        check()
         best, length = None, 0
         for place in places:
             start, longest = place.longest(wanted[at:], int(grams[at]))
             if longest > length:
                 best, length = (place, start), longest
         if best is not None and _is_quotation(answer, at, at + length):
-            place, start = best
-            passage = place.spans[start][0], place.spans[start + length - 1][1]
-            run = answer.spans[at][0], answer.spans[at + length - 1][1]
-            found.append((*run, place.text.message, place.text.document, *passage))
+            found.append(_Quotation(at, at + length, *best))
             at += length
         else:
             at += 1
     return found
+
+
+def _true_quotations(
+    quotations: Sequence[_Quotation], answer: _AnswerWords, passages: _Passages, question: str
+) -> list[_Run]:
+    """The quotations without their words of sentences that state a number, date or name which the
+    quoted passages do not have. What stands in quotation marks is compared with nothing else."""
+    marked = {each for each in quotations if _is_in_quotes(answer.text, *each.run(answer)[:2])}
+    starts = [each.first for each in quotations]
+    is_false = np.zeros(len(answer.words), bool)
+    for unit in answer.units:
+        first, last = answer.within(unit.start, unit.end)
+        nearest = max(bisect_right(starts, first) - 1, 0)
+        own = [
+            each.part(max(first, each.first), min(last, each.last))
+            for each in quotations[nearest : bisect_left(starts, last)]
+            if first < each.last and each not in marked
+        ]
+        said = "\n".join(passages.around(each.run(answer)) for each in own)
+        stated = answer.text[unit.start : unit.end]
+        is_false[first:last] = bool(own) and not claims_of(stated).are_in(said, question)
+    found: list[_Run] = []
+    for each in quotations:
+        kept = ~is_false[each.first : each.last] | (each in marked)
+        borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]])))
+        for first, last in (borders.reshape(-1, 2) + each.first).tolist():
+            if _is_quotation(answer, first, last):
+                found.append(each.part(first, last).run(answer))
+    return found
+
+
+def _is_in_quotes(text: str, start: int, end: int) -> bool:
+    after = text[end : end + 3].lstrip(".,;:!?")
+    return text[start - 1 : start] in (*_QUOTES_BEFORE,) and after[:1] in (*_QUOTES_AFTER,)
 
 
 def _is_quotation(answer: _AnswerWords, first: int, last: int) -> bool:
@@ -228,10 +307,11 @@ def _grams(words: Words, vocabulary: int) -> Words:
 class _Places:
     """Where the words of an answer stand in a text."""
 
-    def __init__(self, text: ReadText, number: dict[str, int]) -> None:
+    def __init__(self, text: ReadText, number: dict[str, int], check: Callable[[], None]) -> None:
+        check()
         self.text = text
-        self.spans = [match.span() for match in WORD.finditer(text.text)]
-        words = [number.get(text.text[start:end].casefold(), -1) for start, end in self.spans]
+        self.spans = [match.span() for match in _NUMBER_OR_WORD.finditer(text.text)]
+        words = [number.get(_comparable(text.text[start:end]), -1) for start, end in self.spans]
         self._words = np.array(words, np.int64)
         starts, ends = np.array(self.spans, np.int64).reshape(-1, 2).T
         before = np.append(ends[:1] * 0, ends[:-1]) if len(ends) else ends
@@ -274,20 +354,39 @@ class _Passage:
 class _Passages:
     """The sentences of the documents, as far as they were read, and which stems each has."""
 
-    def __init__(self, texts: Sequence[ReadText], answer: _AnswerWords) -> None:
-        self.all = [passage for text in texts for passage in _read_units(text)]
+    def __init__(
+        self,
+        texts: Sequence[ReadText],
+        answer: _AnswerWords,
+        question: str,
+        check: Callable[[], None],
+    ) -> None:
+        self.all: list[_Passage] = []
+        self._of_text: dict[tuple[int, int], tuple[int, int]] = {}
+        for text in texts:
+            check()
+            first = len(self.all)
+            self.all += _read_units(text)
+            self._of_text[text.message, text.document] = first, len(self.all)
         self._stems = [stems(each.content) for each in self.all]
         self._holders: dict[str, list[int]] = {}
-        wanted = {word[:STEM] for word in answer.words}
+        wanted = stems(f"{answer.text} {question}")
         for index, own in enumerate(self._stems):
             for stem in own & wanted:
                 self._holders.setdefault(stem, []).append(index)
+
+    def around(self, run: _Run) -> str:
+        """The passages that a quotation is from, as far as they were read."""
+        first, last = self._of_text[run[2], run[3]]
+        first = bisect_right(self.all, run[4], first, last, key=lambda each: each.end)
+        last = bisect_left(self.all, run[5], first, last, key=lambda each: each.start)
+        return "\n".join(each.content for each in self.all[first:last])
 
     def rarity(self, stem: str) -> float:
         return float(rarity(len(self._holders.get(stem, ())), len(self.all)))
 
     def states_something(self, sentence: str) -> bool:
-        words = WORD.findall(sentence)
+        words = WORD.findall(sentence.replace("_", ""))  # the name of a variable is one word
         pairs = [*pairwise(words)]
         if len({*pairs}) < MIN_DIFFERENT * len(pairs):
             return False
@@ -295,12 +394,12 @@ class _Passages:
             return True
         return all(len(stem) == STEM and stem in self._holders for stem in stems(sentence))
 
-    def nearest(self, sentence: set[str]) -> list[int]:
+    def nearest(self, sentence: set[str], most: int = CANDIDATES) -> list[int]:
         """The passages that share most with the stems of a sentence, weighted by rarity."""
         scores = np.zeros(len(self.all))
         for stem in sentence:
             scores[self._holders.get(stem, [])] += self.rarity(stem)
-        best = np.argsort(-scores, kind="stable")[:CANDIDATES]
+        best = np.argsort(-scores, kind="stable")[:most]
         return [int(index) for index in best if scores[index] > 0]
 
     def candidates(self, sentence: set[str]) -> Iterator[tuple[_Passage, set[str], bool]]:
@@ -320,6 +419,22 @@ class _Passages:
         if "\n\n" in one.text.text[one.end : other.start]:
             return None
         return _Passage(one.text, one.start, other.end)
+
+    def row_with(self, claims: Claims, question: str) -> tuple[_Passage, float] | None:
+        """The passage, or the row of a table, that has the figures of a short answer and most of
+        what the question asks about, with its share of that; None if none, or more than one, is
+        the best."""
+        asked = {stem for stem in stems(question) if stem in self._holders}
+        found: dict[tuple[float, int, int], _Passage] = {}
+        for index in self.nearest(asked, MAX_ROWS):
+            for line in _rows(self.all[index]):
+                own = stems(line.content) & asked
+                if own and claims.are_in(line.content, question):
+                    found[self.similarity(asked, own), id(line.text), line.start] = line
+        best = sorted(found, reverse=True)[:2]
+        if not best or (len(best) > 1 and best[0][0] == best[1][0]):
+            return None
+        return found[best[0]], best[0][0]
 
     def similarity(self, sentence: set[str], passage: set[str]) -> float:
         """The share of a sentence's stems that a passage has, weighted by rarity, from 0 to 1."""
@@ -347,12 +462,32 @@ def _read_units(text: ReadText) -> Iterator[_Passage]:
                 yield _Passage(text, start, end)
 
 
+def _is_figure(text: str) -> bool:
+    """Whether an answer is little more than a number."""
+    words = [match[0] for match in _NUMBER_OR_WORD.finditer(text)]
+    return sum(not word[0].isdigit() for word in words) <= MAX_BESIDES
+
+
+def _rows(passage: _Passage) -> Iterator[_Passage]:
+    """The rows of a passage if it is a table, or else the passage."""
+    if not all(_CELLS.search(line) for line in passage.content.splitlines()):
+        yield passage
+        return
+    start = passage.start
+    for line in passage.content.splitlines(keepends=True):
+        if bare := line.strip():
+            at = start + line.index(bare)
+            yield _Passage(passage.text, at, at + len(bare))
+        start += len(line)
+
+
 def _supporting(
     answer: str,
     question: str,
     sentences: Sequence[Unit],
     passages: _Passages,
     encoder: TextEncoder | None,
+    check: Callable[[], None],
 ) -> list[Citation]:
     """For each sentence the passage that supports it best, if it is near enough."""
     wanted = [answer[each.start : each.end] for each in sentences]
@@ -361,35 +496,51 @@ def _supporting(
         for text in wanted
     ]
     asked_stems = [stems(text) for text in asked]
-    numbers = [{word for word in WORD.findall(text) if word[0].isdigit()} for text in wanted]
+    claims = [claims_of(text) for text in wanted]
     near = [
         [
             each
             for each in passages.candidates(own)
             if passages.states_something(text)
-            and digits <= set(WORD.findall(each[0].content))
             and len(own) <= MAX_LONGER * len(each[1])
+            and stated.are_in(each[0].content, question)
         ]
-        for own, digits, text in zip(asked_stems, numbers, wanted, strict=True)
+        for own, stated, text in zip(asked_stems, claims, wanted, strict=True)
     ]
-    meanings = _meanings(asked, [[each[0].content for each in own] for own in near], encoder)
+    contents = [[each[0].content for each in own] for own in near]
+    meanings = _meanings(asked, contents, encoder, check)
+    by_meaning = MIN_SUPPORT if encoder and encoder.is_multilingual else MIN_SUPPORT_ENGLISH
     found = []
-    for unit, own, candidates, meaning in zip(sentences, asked_stems, near, meanings, strict=True):
+    for unit, own, stated, candidates, meaning in zip(
+        sentences, asked_stems, claims, near, meanings, strict=True
+    ):
         scores = np.array([passages.similarity(own, each[1]) for each in candidates])
         if meaning is not None and len(scores):
             scores = (scores + meaning) / 2
         scores -= [PAIR_GAIN * each[2] for each in candidates]
-        least = MIN_SUPPORT_BY_WORDS if meaning is None else MIN_SUPPORT
+        least = MIN_SUPPORT_BY_WORDS if meaning is None else by_meaning
+        text = answer[unit.start : unit.end]
         if len(scores) and scores.max() >= least:
-            best = candidates[int(np.argmax(scores))][0]
-            place = best.text.message, best.text.document, best.start, best.end
-            score = round(min(float(scores.max()), 1.0), 3)
-            found.append(Citation(CitationKind.SUPPORT, unit.start, unit.end, *place, score))
+            best, score = candidates[int(np.argmax(scores))][0], float(scores.max())
+        elif (
+            stated.has_figure
+            and _is_figure(text)
+            and (row := passages.row_with(stated, question)) is not None
+        ):
+            best, score = row
+        else:
+            continue
+        place = best.text.message, best.text.document, best.start, best.end
+        score = round(min(score, 1.0), 3)
+        found.append(Citation(CitationKind.SUPPORT, unit.start, unit.end, *place, score))
     return found
 
 
 def _meanings(
-    sentences: Sequence[str], passages: Sequence[Sequence[str]], encoder: TextEncoder | None
+    sentences: Sequence[str],
+    passages: Sequence[Sequence[str]],
+    encoder: TextEncoder | None,
+    check: Callable[[], None],
 ) -> list[NDArray[np.float32] | None]:
     """For each sentence: how near its passages are in meaning; None if the encoder does not know
     its words."""
@@ -403,7 +554,7 @@ def _meanings(
     vectors: dict[str, NDArray[np.float32]] = {}
     if encoder is not None and needed:
         texts = list(dict.fromkeys(needed))
-        vectors = dict(zip(texts, encoder.encode(texts, lambda done, total: None), strict=True))
+        vectors = dict(zip(texts, encoder.encode(texts, lambda done, total: check()), strict=True))
     return [
         np.array([vectors[text] @ vectors[sentence] for text in own]) if knows else None
         for sentence, own, knows in zip(sentences, passages, known, strict=True)

@@ -16,7 +16,7 @@ from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.memory.manager import MemoryManager, TurnMemory, encoding_need, prefill_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import TurnClock
+from app.engine.progress import ScoringPart, TurnClock
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
 from app.engine.turn.turn_estimate import reread_pays
@@ -189,7 +189,7 @@ class PromptReader:
             self._ask.conversation is not None,
             self._costs.draft,
         )
-        if self._pair.encoder is not None:
+        if scorer.parts == (ScoringPart.BUILT_IN,):
             need = encoding_need(self._pair.target, self._pair.encoder, len(prompt.ids))
             self._memory.ensure_encoding(need)
         importance = scorer.score(prompt, context)

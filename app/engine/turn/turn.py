@@ -24,7 +24,7 @@ from app.engine.model.loader import ModelPair
 from app.engine.model.mtp import MTPProposals, head_of
 from app.engine.model.prompt import Prompt
 from app.engine.model.speculation import DRAFTED, PREDICTED
-from app.engine.model.text_encoder import ENCODER_BYTES, multilingual_encoder
+from app.engine.model.text_encoder import built_in_encoder, encoding_bytes
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
     Forecast,
@@ -107,6 +107,8 @@ class Turn:
         self._fallback: Reason | None = None
         self._sharing_refusal: Reason | None = None
         """Why a prefix that another conversation has cached cannot be shared."""
+        self._peak_bytes = 0
+        """Peak of MLX's memory until the answer was complete; 0 before that."""
         self._quotes_nothing = False
         """The target can only quote, and no passage seems to answer the question."""
 
@@ -123,12 +125,13 @@ class Turn:
             raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
             raise TurnError(FailureKind.MEMORY_EXHAUSTED)
+        self._peak_bytes = mx.get_peak_memory()
         self._cite(ended)
         self._emit(self._clock.whole(self._finished(ended)))
 
     def _cite(self, ended: FinishReason) -> None:
         """Find the citations of the answer. It is complete without them, so a failure is only
-        reported."""
+        reported, and stopping the turn stops only this."""
         prompt, answer = self._prompt, self._decoder.text
         if prompt is None or not answer or not self._ask.cite or self._ask.messages[-1].plain:
             return
@@ -137,13 +140,21 @@ class Turn:
         texts = read_texts(prompt, self._cache.target.cached[: len(prompt.ids)])
         if not texts:
             return
+        stopped = self._clock.stop_reason() is not None  # that ended the answer
+        check = (lambda: None) if stopped else partial(self._clock.check_cancel, within_step=True)
+        question = self._ask.question
         try:
             # The encoder stays loaded, and the next turn needs memory, too.
-            scarce = ended is FinishReason.MEMORY or memory.free() < 2 * ENCODER_BYTES
-            encoder = None if scarce else multilingual_encoder()
-            citations = cite(answer, self._ask.question, texts, encoder)
+            needed = encoding_bytes(None)
+            scarce = ended is FinishReason.MEMORY or memory.free() < 2 * needed
+            read = [answer, *(text.text for text in texts)]
+            encoder = None if scarce else built_in_encoder(question, read)
+            citations = cite(answer, question, texts, encoder, check)
             if self._pair.only_quotes:  # what is not quoted is about the demo model
                 citations = replace(citations, uncited=0)
+        except TurnCancelled:
+            reason = Reason(ReasonCode.CITATIONS_STOPPED)
+            self._emit(EngineWarning(reason, self._ask.conversation))
         except Exception as error:
             memory.reraise_gpu_lost(error)
             reason = Reason(ReasonCode.CITATIONS_UNKNOWN, memory.cause_of(error))
@@ -526,7 +537,7 @@ class Turn:
             ttft=ttft,
             phases=tuple(parts),
             decode_seconds=last - first if first and last else 0.0,
-            peak_bytes=mx.get_peak_memory(),
+            peak_bytes=self._peak_bytes or mx.get_peak_memory(),
             fallback=self._fallback,
             confidence=self.confidence,
             unsure=not self._cache.target.cached.all()

@@ -243,10 +243,11 @@ class TurnEstimate:
         return NotEnoughMemory(need.task, need.minimum, free) if need.minimum > free else None
 
     def _scoring_need(self) -> MemoryNeed | None:
-        """None if neither a draft nor a chosen encoder scores."""
+        """None if nothing has to be computed. A draft that scores joins a built-in encoder only if
+        there is memory for that."""
         draft, cache = self.pair.draft, self.cache.draft
         ids = self.prompt.draft_prompt.ids
-        if self.pair.encoder is not None:
+        if self.scorer.parts == (ScoringPart.BUILT_IN,):
             return encoding_need(self.pair.target, self.pair.encoder, len(ids))
         if draft is None or cache is None or not self._uses_draft:
             return None

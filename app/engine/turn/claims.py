@@ -1,0 +1,291 @@
+"""What a sentence states that its passage must say, too: numbers, dates and names.
+
+Numbers and dates are compared by value: `1,000` and `1000`, `twelve` and `12`, `12 January 2026`
+and `2026-01-12`. Month names and number words are English and German.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.util.words import WORD
+
+MAX_CAPITALISED = 0.5
+"""Above this share of capitalised words a sentence is a title, whose capitals tell nothing."""
+MIN_PREFIX = 4
+"""Minimum letters of a name that may have an ending, as in `Americans`."""
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            "january januar jänner jan",
+            "february februar feb",
+            "march märz mar mär",
+            "april apr",
+            "may mai",
+            "june juni jun",
+            "july juli jul",
+            "august aug",
+            "september sept sep",
+            "october oktober oct okt",
+            "november nov",
+            "december dezember dec dez",
+        ),
+        1,
+    )
+    for name in names.split()
+}
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    " fifteen sixteen seventeen eighteen nineteen",
+    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn"
+    " fünfzehn sechzehn siebzehn achtzehn neunzehn",
+)
+_TENS = (
+    "twenty thirty forty fifty sixty seventy eighty ninety",
+    "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+)
+_NUMBER_WORDS = {word: number for words in _UNITS for number, word in enumerate(words.split())} | {
+    word: 10 * ten for words in _TENS for ten, word in enumerate(words.split(), 2)
+}
+_TENS_WORDS = frozenset(word for words in _TENS for word in words.split())
+_ONE = frozenset(["one", "eins", "ein", "eine", "einem", "einen", "einer", "eines", "a", "an"])
+"""They say 1, but mostly without meaning a number."""
+_FACTORS = dict.fromkeys(["hundred", "hundert"], 1e2)
+_FACTORS |= dict.fromkeys(["thousand", "thousands", "tausend"], 1e3)
+_FACTORS |= dict.fromkeys(["million", "millions", "millionen", "mio"], 1e6)
+_FACTORS |= dict.fromkeys(["billion", "billions", "milliarde", "milliarden", "mrd", "bn"], 1e9)
+_CURRENCIES = {"eur": ("€", "euro"), "usd": ("$", "dollar"), "gbp": ("£", "pound"), "jpy": ("¥",)}
+
+_MONTH = f"(?P<m>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})"
+_YEAR = r"(?P<y>\d{4})\b"
+_SHORT_YEAR = r"(?P<y>\d{4}|\d{2})(?![\w-])"
+_DAY, _MONTH_NUMBER = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b{_DAY}(?:st|nd|rd|th|\.)? (?:of )?{_MONTH}\b\.?(?:,? {_YEAR})?",
+        rf"\b{_MONTH}\b\.? {_DAY}(?:st|nd|rd|th)?\b(?:,? {_YEAR})?",
+        rf"\b{_MONTH}\b\.?,? {_YEAR}",
+        rf"(?<![\w.])(?P<y>\d{{4}})[-/.]{_MONTH_NUMBER}[-/.]{_DAY}(?![\w-])",
+        rf"(?<![\w.]){_DAY}\. ?{_MONTH_NUMBER}\. ?{_SHORT_YEAR}",
+        rf"(?<![\w.]){_DAY}[-/]{_MONTH_NUMBER}[-/]{_SHORT_YEAR}",
+        rf"(?<![\w.]){_MONTH_NUMBER}/{_DAY}/{_SHORT_YEAR}",
+    )
+)
+"""The last two forms look the same: such a date has two readings."""
+_NUMBER = (
+    r"(?<![^\W_])(?<!\d[.,])"
+    r"(?:\d{1,3}(?:[ \u202f]\d{3})++(?![\d.,])|\d++(?:[.,:'’]\d++)*+)"
+    r"(?![^\W\d_]++\d)"
+)
+_WORD_OR_NUMBER = re.compile(rf"(?P<number>{_NUMBER})|(?P<word>[^\W\d_]++)")
+_MARKER = re.compile(r"\s*+(?:[-*+•|>]\s*+)*+\(?\d{1,3}[.)](?=\s)")
+"""The number of a list item."""
+_FOOTNOTE = re.compile(r"\[\^?\d{1,3}\]")
+_STARTING = frozenset(".:;?!\"“„«‘'([{|>#-–—•/")
+"""Characters after which a capital letter says nothing."""
+_GERMAN = re.compile(
+    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|wird|im|am|auf|bei|nach|sind)\b|[äöüß]",
+    re.IGNORECASE,
+)
+_ENGLISH = re.compile(
+    r"\b(?:the|of|and|is|to|in|for|with|not|be|was|are|on|by|that|it)\b", re.IGNORECASE
+)
+_TITLES = frozenset(
+    ["mr", "mrs", "ms", "miss", "dr", "prof", "herr", "herrn", "frau", "familie", "firma"]
+)
+"""Words before names. Other German words with a capital letter are nouns."""
+
+_Value = float | str
+_Date = tuple[int | None, int, int | None]
+"""Year, month and day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Each number as the values that it may have, each date as its readings, and names in lower
+    case."""
+
+    numbers: tuple[frozenset[_Value], ...]
+    dates: tuple[frozenset[_Date], ...]
+    names: frozenset[str]
+
+    @property
+    def has_figure(self) -> bool:
+        return bool(self.numbers or self.dates)
+
+    def are_in(self, passage: str, question: str = "") -> bool:
+        """Whether a passage has all of them. So it has a name that the `question` has, unless the
+        passage names someone else."""
+        said = _Said(passage)
+        if not all(map(said.has_number, self.numbers)):
+            return False
+        if not all(any(map(said.has_date, readings)) for readings in self.dates):
+            return False
+        missing = {name for name in self.names if not said.has_name(name)}
+        asked = {word.casefold() for word in WORD.findall(question)} if missing else set()
+        return missing <= asked and not (missing and {*_names(passage)} - self.names - asked)
+
+
+def claims_of(sentence: str) -> Claims:
+    plain = " ".join(_FOOTNOTE.sub("", sentence).split())
+    if marker := _MARKER.match(plain):
+        plain = plain[marker.end() :]
+    dates, rest = _cut_dates(plain)
+    numbers = (values for word, values in _numbers(rest) if word not in _ONE)
+    return Claims((*numbers,), (*dates,), frozenset(_names(plain)))
+
+
+class _Said:
+    """What a passage says."""
+
+    def __init__(self, passage: str) -> None:
+        plain = " ".join(passage.split())
+        dates, _ = _cut_dates(plain)
+        self._dates = {reading for readings in dates for reading in readings}
+        self._values: set[_Value] = {part for date in self._dates for part in date if part}
+        for written, values in _numbers(plain):
+            self._values |= values
+            if " " in written:  # or several numbers in a row
+                self._values |= {*map(float, written.split())}
+        self._words = {word.casefold() for word in WORD.findall(passage)}
+        self._text = passage.casefold()
+
+    def has_number(self, values: frozenset[_Value]) -> bool:
+        return not values.isdisjoint(self._values)
+
+    def has_date(self, date: _Date) -> bool:
+        if date in self._dates:
+            return True
+        known = [*self._dates]
+        if any(_MONTHS.get(word) == date[1] for word in self._words):
+            known.append((None, date[1], None))
+        return any(self._agree(date, each) for each in known)
+
+    def _agree(self, date: _Date, known: _Date) -> bool:
+        """Whether a date says no more than is known. The year and the day may stand elsewhere."""
+        year, month, day = date
+        known_year, known_month, known_day = known
+        if month != known_month or (
+            day not in (None, known_day) and (known_day is not None or day not in self._values)
+        ):
+            return False
+        if year is None or (known_year is None and year in self._values):
+            return True
+        if known_year is None:
+            return False
+        shortened = min(year, known_year) < 100
+        return year == known_year or (shortened and (year - known_year) % 100 == 0)
+
+    def has_name(self, name: str) -> bool:
+        if name in self._words or any(each in self._text for each in _CURRENCIES.get(name, ())):
+            return True
+        if name in _MONTHS:
+            return any(month == _MONTHS[name] for _, month, _ in self._dates)
+        return len(name) >= MIN_PREFIX and any(
+            word.startswith(name) or (len(word) >= MIN_PREFIX and name.startswith(word))
+            for word in self._words
+        )
+
+
+def _cut_dates(text: str) -> tuple[list[frozenset[_Date]], str]:
+    """The readings of each date of a text, and the text without them."""
+    found: dict[tuple[int, int], set[_Date]] = {}
+    rest = [*text]
+    for pattern in _DATES:
+        for match in pattern.finditer(text):
+            date = _date(match)
+            if date is not None and (match.span() in found or rest[match.start()] != "\0"):
+                found.setdefault(match.span(), set()).add(date)
+                rest[match.start() : match.end()] = "\0" * len(match[0])
+    return [frozenset(each) for each in found.values()], "".join(rest)
+
+
+def _date(match: re.Match[str]) -> _Date | None:
+    groups = match.groupdict()
+    year, day = (int(groups[key]) if groups.get(key) else None for key in ("y", "d"))
+    name = groups["m"].casefold()
+    month = _MONTHS.get(name) or int(name)
+    if not 1 <= month <= 12 or (day is not None and not 1 <= day <= 31):
+        return None
+    return year, month, day
+
+
+def _numbers(text: str) -> Iterator[tuple[str, frozenset[_Value]]]:
+    """Yield each number of a text: how it is written, in lower case, and its possible values."""
+    german = _is_german(text)
+    found = [*_WORD_OR_NUMBER.finditer(text)]
+    words = [match[0].casefold() for match in found]
+    for index, (match, word) in enumerate(zip(found, words, strict=True)):
+        if match["number"]:
+            values = _values(word, german)
+        elif word in _ONE:
+            values = {1.0}
+        elif word in _NUMBER_WORDS:
+            if index and words[index - 1] in _TENS_WORDS and text[match.start() - 1] == "-":
+                continue
+            values = {float(_NUMBER_WORDS[word])}
+            if word in _TENS_WORDS and text[match.end() : match.end() + 1] == "-":
+                after = words[index + 1] if index + 1 < len(words) else ""
+                values = {float(_NUMBER_WORDS[word] + _NUMBER_WORDS.get(after, 0))}
+        else:
+            continue
+        after = words[index + 1] if index + 1 < len(words) else ""
+        factor = _FACTORS.get(after, 1.0)
+        yield word, frozenset(v if isinstance(v, str) else v * factor for v in values)
+
+
+def _values(number: str, german: bool | None) -> set[_Value]:
+    """The values that a number may have. Separators before three digits separate thousands; in
+    English, a dot does not, and in German, a comma may also begin decimals."""
+    bare = number.replace("'", "").replace("’", "").replace(" ", "").replace("\u202f", "")
+    marks = [each for each in bare if not each.isdigit()]
+    if not marks:
+        return {float(bare)}
+    whole, mark, last = bare.rpartition(marks[-1])
+    if mark == ":" or (marks.count(mark) > 1 and len({*marks}) > 1) or not _groups(whole, marks):
+        return {bare}
+    digits = re.sub("[.,]", "", whole)
+    decimal, thousands = float(f"{digits}.{last}"), float(digits + last)
+    if len(marks) > 1 and len({*marks}) == 1:
+        return {thousands} if len(last) == 3 else {bare}
+    if len(marks) > 1 or len(last) != 3 or len(whole) > 3 or whole.startswith("0"):
+        return {decimal}
+    if mark == ".":
+        return {decimal} if german is False else {thousands} if german else {decimal, thousands}
+    return {decimal, thousands} if german else {thousands}
+
+
+def _groups(whole: str, marks: list[str]) -> bool:
+    """Whether what stands before the last separator consists of groups of three digits."""
+    first, *others = re.split("[.,:]", whole)
+    return not others or (len(first) <= 3 and all(len(each) == 3 for each in others))
+
+
+def _names(sentence: str) -> Iterator[str]:
+    """Yield the words of a sentence that a capital letter makes names, in lower case."""
+    found = [match for match in WORD.finditer(sentence) if not match[0].isdigit()]
+    capital = [match for match in found if match[0][0].isupper() and len(match[0]) > 1]
+    german = _is_german(sentence)
+    if len(found) >= 4 and len(capital) > MAX_CAPITALISED * len(found) and not german:
+        return
+    before = ""
+    for match in found:
+        inside = sentence[: match.start()].rstrip(" \n*_`")
+        starts = not inside or inside[-1] in _STARTING
+        word = match[0].casefold()
+        named = not german or before in _TITLES
+        is_capital = match[0][0].isupper() and len(word) > 1
+        if is_capital and named and not starts and word not in _TITLES:
+            yield word
+        before = word
+
+
+def _is_german(text: str) -> bool | None:
+    """Whether a text is German rather than English; None if that is unclear."""
+    german, english = (len(each.findall(text)) for each in (_GERMAN, _ENGLISH))
+    return None if german == english else german > english
