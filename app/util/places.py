@@ -25,12 +25,14 @@ _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
 _HEADING = re.compile(r"^(?:(#{1,6}) ++(\S.*+)| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE)
 """A heading, a line that begins or ends a block of code, or a page, which ends one."""
-_SOURCE = re.compile(
-    r"[^#]*\.(?:bash|cfg|conf|csv|ini|jl|log|mk|nix|php|pl|pm|ps1|pyi?|r|rb|sh|sql|tcl|toml|tsv|ya?ml|zsh)"
-    r"(?:#.*)?",
+_TITLED = re.compile(
+    r"[^#]*\.(?:md|mkd|mdx|markdown|[rq]md|txt|text|pdf|epub|rtf|f?od[gpst]|ot[pst]|ipynb|ics|xml"
+    r"|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|x?html?|mht(?:ml)?|webarchive|emlx?|mbox|msg|key|pages"
+    r"|numbers)(?:#.*)?",
     re.IGNORECASE | re.DOTALL,
 )
-"""Endings of files in which a `#` begins no heading; the name of a part may follow."""
+"""Names of files in which a line that begins with `#` is a heading; the name of a part may follow.
+In others it is a comment."""
 MAX_HEADING = 60
 """Longer headings are cut. In characters."""
 
@@ -150,8 +152,9 @@ class Heading:
 
 
 def headings(text: str, name: str = "") -> Iterator[Heading]:
-    """Yield the headings of a text. A file whose `name` says that it is source code has none."""
-    if _SOURCE.fullmatch(name):
+    """Yield the headings of a text. In files whose `name` does not say that they may have some, a
+    line that begins with `#` is a comment."""
+    if not _may_have_headings(name):
         return
     code = ""
     for found in _HEADING.finditer(text):
@@ -162,6 +165,16 @@ def headings(text: str, name: str = "") -> Iterator[Heading]:
             code = fence
         elif not marks and (not fence or (fence.startswith(code) and not rest.strip())):
             code = ""
+
+
+def _may_have_headings(name: str) -> bool:
+    """Without an ending only names like README may, and those of texts that are no files."""
+    bare = name.partition("#")[0].rpartition("/")[2]
+    return (
+        not name
+        or _TITLED.fullmatch(name) is not None
+        or ("." not in bare and (bare.isupper() or " " in bare))
+    )
 
 
 def _without_marks(title: str) -> str:

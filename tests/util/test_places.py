@@ -161,8 +161,17 @@ def test_a_line_like_a_heading_takes_linear_time() -> None:
     assert [each.title for each in headings("# a ##\n# C#\n# b #  ")] == ["a", "C#", "b"]
 
 
-def test_comments_of_source_code_are_no_headings() -> None:
-    assert place_of("# a comment\nx = 1\n", 13, 1, "folder/a.py").headings == ()
+@table(
+    "name, found",
+    [
+        *((name, ()) for name in ("a b/a.py", "Makefile", ".gitignore", "zone1970.tab", "hosts")),
+        *((name, ()) for name in ("a.ts", "x/Dockerfile#2", "nginx.conf", "run", "a.patch")),
+        *((name, ("a",)) for name in ("", "README", "docs/NEWS", "standard input", "text 1")),
+        *((name, ("a",)) for name in ("a.md", "A.MD#3-4", "a.docx", "a.txt", "a.eml", "a.ipynb")),
+    ],
+)
+def test_comments_are_no_headings(name: str, found: tuple[str, ...]) -> None:
+    assert place_of("# a\nx = 1\n", 5, 1, name).headings == found
 
 
 def test_a_page_is_a_number_and_a_long_heading_is_cut() -> None:
