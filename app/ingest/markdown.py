@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]+")  # the last ones: tags
+_DIVIDING = re.compile("[\xad\u200b\u2060\ufeff]+")
 _LIKE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 _LIKE_FENCE = re.compile(r"^ {0,3}(?=`{3}|~{3})", re.MULTILINE)
 _FENCES = re.compile(r"`{3,}")
@@ -34,7 +34,7 @@ _MAX_DEPTH = 10
 
 def visible(text: str) -> str:
     """A text without characters that nobody sees, and that divide words for a search."""
-    return text if text.isascii() else _INVISIBLE.sub("", text)
+    return text if text.isascii() else _DIVIDING.sub("", text)
 
 
 def heading_level(style: str) -> int | None:

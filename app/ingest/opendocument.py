@@ -516,15 +516,18 @@ class _Reader:
 
     def _grid(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
+        room = markdown.max_cells(sum(1 for _ in every(table, "table-cell")))
         for row in _rows(table):
             cells: list[str] = []
             for cell in row:
                 if name_of(cell) in ("table-cell", "covered-table-cell"):
                     text = self._apart(cell) or _value(cell)
                     times = integer(attribute(cell, "number-columns-repeated"), 1)
-                    cells += [text] * max(0, min(times, MAX_COLUMNS - len(cells)))
+                    cells += [text] * max(1, min(times, MAX_COLUMNS - len(cells), room))
             times = integer(attribute(row, "number-rows-repeated"), 1) if any(cells) else 1
-            rows += [cells] * max(0, min(times, MAX_ROWS - len(rows)))
+            repeated = max(1, min(times, MAX_ROWS - len(rows), room // max(1, len(cells))))
+            rows += [cells] * repeated
+            room -= repeated * len(cells)
         return rows
 
     def sheet(self, table: Element) -> Part:
