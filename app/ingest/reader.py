@@ -54,6 +54,7 @@ from app.ingest.text import Decoded, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
+from app.util.places import without_marks
 from app.util.sanitize import without_hidden
 
 STDIN = "-"
@@ -298,6 +299,8 @@ def _text_of(
         raise too_much_text(limits)
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
+    if not kind.has_parts:
+        text = without_marks(text, name)
     shown, invisible = without_hidden(text)
     if not is_source:
         text = visible(shown)
