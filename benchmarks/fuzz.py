@@ -482,8 +482,9 @@ def snapshots(folder: Path) -> Iterator[Trial]:
 def gguf(folder: Path) -> Iterator[Trial]:
     """GGUF files: summarised and converted, or refused."""
     from app.models.errors import ModelError
+    from app.models.gguf.file import summarise
     from tests.models.gguf.making import NAMES, write_gguf
-    from tests.models.gguf.test_damaged import HEADER, converted, parse, summarise, wrong_files
+    from tests.models.gguf.test_damaged import HEADER, converted, parse, wrong_files
 
     wholes = []
     for name in NAMES:
@@ -559,6 +560,7 @@ def keys(folder: Path) -> Iterator[Trial]:
     """Bytes from the terminal: they are parsed at once, and a paste arrives as it is."""
     from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START
     from textual.events import Paste
+    from textual.message import Message
 
     from app.ui.terminal import PasteSafeParser
 
@@ -618,7 +620,8 @@ def keys(folder: Path) -> Iterator[Trial]:
                 [*parser.tick()]
         pasted = text.replace(BRACKETED_PASTE_END, "")
         stream = f"{BRACKETED_PASTE_START}{pasted}{BRACKETED_PASTE_END}"
-        parser, found = PasteSafeParser(), []
+        parser = PasteSafeParser()
+        found: list[Message] = []
         for start in range(0, len(stream), length):
             found += parser.feed(stream[start : start + length])
         pastes = [each.text for each in found if isinstance(each, Paste)]

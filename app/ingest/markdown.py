@@ -29,6 +29,7 @@ _PAGE_WORDS = re.compile(
 """What remains of the number of a page in a header, without the number."""
 _ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
+_NEARLY_WHITE = re.compile("#?(?:[fF][a-fA-F]){3}")
 _MAX_DEPTH = 10
 
 
@@ -67,6 +68,16 @@ TICKS = {True: "[x]", False: "[ ]"}
 def hidden(text: str) -> str:
     """A text that the document does not show."""
     return f"(hidden: {text.strip()})" if text.strip() else text
+
+
+def is_tiny(points: float) -> bool:
+    """Whether letters of this size cannot be read."""
+    return points < 2
+
+
+def is_white(colour: str) -> bool:
+    """Whether a colour such as `#FFFFFF` cannot be told from white."""
+    return _NEARLY_WHITE.fullmatch(colour) is not None
 
 
 def struck(text: str) -> str:

@@ -43,6 +43,9 @@ _ENTRIES = ("text", "textarea", "formatted-text", "number", "date", "time", "com
 """Fields of forms in which something is typed."""
 
 
+_POINTS = re.compile(r"(\d{1,4}(?:\.\d{1,9})?)pt", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True)
 class _Style:
     """What a style, and those that it is based on, say."""
@@ -51,6 +54,8 @@ class _Style:
     raised: bool = False
     struck: bool = False
     hidden: bool = False
+    tiny: bool = False
+    white: bool = False
     code: bool = False
     title: bool = False
     outline: int = 0
@@ -118,6 +123,12 @@ class _Styles:
                     self.outline = _levels(each)
         self._found: dict[str, _Style] = {}
         self._listed = listed
+        self._has_ground = any(
+            key.endswith("}background-color") and value not in ("transparent", "#ffffff")
+            for root in roots
+            for each in root.iter()
+            for key, value in each.items()
+        )
 
     def __call__(self, family: str, name: str) -> _Style:
         chain: dict[str, None] = {}
@@ -130,7 +141,9 @@ class _Styles:
             self._found[each] = _style(self._listed[each], self._found.get(base, _Style()))
         if not name:
             return _Style()
-        return self._found.get(f"{family}/{name}") or _named(_Style(), name)
+        found = self._found.get(f"{family}/{name}") or _named(_Style(), name)
+        is_unseen = found.tiny or (found.white and not self._has_ground)
+        return replace(found, hidden=True) if is_unseen else found
 
 
 def _style(element: Element, base: _Style) -> _Style:
@@ -148,6 +161,10 @@ def _style(element: Element, base: _Style) -> _Style:
                 found = replace(found, struck=value != "none")
             elif kind == "display" and value in ("none", "false", "true"):
                 found = replace(found, hidden=value != "true")
+            elif kind == "font-size" and (size := _POINTS.fullmatch(value)):
+                found = replace(found, tiny=markdown.is_tiny(float(size[1])))
+            elif kind == "color":
+                found = replace(found, white=markdown.is_white(value))
             elif kind == "visibility":
                 found = replace(found, hidden=value in ("hidden", "collapse", "filter"))
     return found
