@@ -23,6 +23,8 @@ from app.util.places import Heading, headings, label_of, marks
 
 MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
+_MAX_LABELS = 500
+"""Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
 _NUMBERED = re.compile(r"#\d[\d,-]*$")
 """The name of a part that has only numbers."""
@@ -84,17 +86,17 @@ class Outline:
     def find(self, wanted: str) -> tuple[str, list[tuple[int, int]]]:
         """The name of a part, or of several, and the first and last numbers of their units. Raises
         Rejected."""
-        found, pieces = [], wanted.split(",")
-        while pieces:  # names may have commas: the longest one that there is counts
-            for count in range(len(pieces), 0, -1):
-                name = ",".join(pieces[:count]).strip()
+        found, pieces, at = [], wanted.split(","), 0
+        while at < len(pieces):  # names may have commas: the longest one that there is counts
+            for end in range(min(len(pieces), at + 1 + self._commas), at, -1):
+                name = ",".join(pieces[at:end]).strip()
                 if (one := self._find_one(name) if name else None) is not None:
                     found.append(one)
                     break
             else:
-                if name or (not found and len(pieces) == 1):
+                if name or (not found and at == len(pieces) - 1):
                     raise self.missing(name)
-            del pieces[:count]
+            at = end
         return ",".join(name for name, *_ in found), [(first, last) for _, first, last in found]
 
     def can_find(self, wanted: str) -> bool:
@@ -180,6 +182,12 @@ class Outline:
         return found.title, first, last
 
     @cached_property
+    def _commas(self) -> int:
+        """Maximum commas of a name."""
+        titles = (each.title for each, *_ in self.headings)
+        return max((name.count(",") for name in (*self.sheets, *self.labels, *titles)), default=0)
+
+    @cached_property
     def _by_label(self) -> dict[str, int]:
         """The number of the first page with each label."""
         found: dict[str, int] = {}
@@ -191,9 +199,9 @@ class Outline:
     def labelled(self, wanted: str) -> tuple[int, int] | None:
         """The numbers of the first and the last page by their labels, such as `iv` or `iv-3`."""
         numbers = self._by_label
-        if not numbers:
-            return None
         wanted = wanted.strip()
+        if not numbers or len(wanted) > _MAX_LABELS:
+            return None
         for spelling in (wanted, wanted.casefold()):
             if spelling in numbers:
                 return numbers[spelling], numbers[spelling]

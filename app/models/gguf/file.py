@@ -33,9 +33,9 @@ _AGAIN = "download the model again"
 _VERSIONS = (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 10_000, 200_000, 4
 _MAX_STRING, _MAX_STRINGS = 16 << 20, 2_000_000
+"""Maximum bytes of a string, and strings in an array: several times what any model has."""
 _MAX_REASON = 200
 """Maximum characters of why a file is damaged, which may have a name from the file."""
-"""Maximum bytes of a string, and strings in an array: several times what any model has."""
 _MAX_ARRAY_BYTES = 256 << 20
 _ALIGNMENT = 32
 
