@@ -17,6 +17,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -652,6 +653,7 @@ class Run:
 def _work(run: Run, first: int, number: Any, reports: Any) -> None:
     """Run trials from the `first` on. `number` is that of the current one."""
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     with tempfile.TemporaryDirectory() as folder, DOORS[run.door](Path(folder)) as trial:
         for current in range(first, run.last + 1):
             if time.time() > run.end:

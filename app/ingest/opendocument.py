@@ -567,6 +567,8 @@ class _Reader:
                 if attribute(cell, "value-type") == "date":
                     shown = ""  # it may be short and ambiguous
                 text = shown or _value(cell)
+                if self._styles("table-cell", attribute(cell, "style-name")).hidden:
+                    text = markdown.hidden(text)
                 if not text and (formula := attribute(cell, "formula")):
                     text = sheet.not_calculated(formula.partition(":")[2] or formula)
                 cells += [text] * (repeated if text else min(repeated, MAX_COLUMNS + 1))
