@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from app.util.json_amount import is_too_much
+
 Message = dict[str, Any]
 """Plain values by key. Arrays are allowed only at the top level."""
 
@@ -36,6 +38,8 @@ CHECK_SECONDS = 0.1
 """Interval between two calls of a `check`."""
 MAX_TEXT, MAX_ARRAYS = 1 << 24, 1 << 30
 """Limits of a message's plain values and of its arrays, in bytes."""
+MAX_JSON = 100_000, 2_000_000
+"""Maximum lists and objects in a message's plain values, and values in these."""
 _DTYPES = {"int32", "int64", "uint8", "float32", "bool"}
 _SIZES = struct.Struct("!IQ")
 
@@ -126,7 +130,10 @@ class Connection:
         text, data = self._exactly(text_size, check), self._exactly(arrays_size, check)
         self._check_tag(check, text, data)
         try:
-            plain, described = json.loads(text)
+            source = text.decode()
+            if is_too_much(source, *MAX_JSON):
+                raise ValueError("too many values")
+            plain, described = json.loads(source)
             if not isinstance(plain, dict):
                 raise TypeError(plain)
             start = 0

@@ -76,7 +76,7 @@ def is_tiny(points: float) -> bool:
 
 
 def is_white(colour: str) -> bool:
-    """Whether a colour such as `#FFFFFF` cannot be told from white."""
+    """Whether a colour such as `#FFFFFF` is white, or nearly so."""
     return _NEARLY_WHITE.fullmatch(colour) is not None
 
 
