@@ -635,7 +635,9 @@ def keys(folder: Path) -> Iterator[Trial]:
             [*parser.feed(text[start : start + length])]
             if chance.random() < 0.1:
                 [*parser.tick()]
-        pasted = text.replace(BRACKETED_PASTE_END, "")
+        pasted = text
+        while BRACKETED_PASTE_END in pasted:
+            pasted = pasted.replace(BRACKETED_PASTE_END, "")
         stream = f"{BRACKETED_PASTE_START}{pasted}{BRACKETED_PASTE_END}"
         parser = PasteSafeParser()
         found: list[Message] = []
