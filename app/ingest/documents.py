@@ -327,7 +327,7 @@ class _Worker:
             environment={each: os.environ[each] for each in _VARIABLES if each in os.environ},
             pass_fds=(counts,),
             progressed=self.progress,
-            total_seconds=request.total_seconds * _CLOCK_FACTOR + _SECONDS_TO_START,
+            total_seconds=(request.total_seconds + _SECONDS_TO_START) * _CLOCK_FACTOR,
             memory=self._memory,
         )
 

@@ -26,7 +26,6 @@ _DIVISIONS = names(
 LINES = _DIVISIONS | _ROWS | names("body caption head html optgroup text title")
 """Elements that begin a line and end one."""
 SPECIAL = PARAGRAPHS | LINES | LISTS | _CELLS | {"li"}
-_OPTIONAL_ENDS = names("p li dt dd option optgroup rt rp head") | _ROWS | _CELLS
 """Elements that the end tag of an element in a line does not end."""
 _SCOPE = _CELLS | names("table button object foreignobject")
 """Elements inside which nothing ends an element outside of them."""
@@ -55,6 +54,7 @@ _END_SCOPES = {
     **dict.fromkeys(_ROWS | _CELLS, names("table")),
     "li": _SCOPE | LISTS,
 }
+_OPTIONAL_ENDS = names("p li dt dd option optgroup rt rp head") | _ROWS | _CELLS
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ _CLEAR = re.compile(
     r"|(?:rgb|hsl)a?\([^,()/]{1,60}/\s{0,9}0?(?:\.0{1,9})?%?\s{0,9}\)"
 )
 _NOTHING = re.compile(r"(?:0|0?\.0{1,9})(?:px|pt|r?em|%)?")
+_MOVES = re.compile(r"(?:-[a-z]{1,9}-)?(?:transform|transition|animation|will-change)")
 _FAR_AWAY = re.compile(r"-\d{3,9}(?:\.\d{0,9})?(?:px|pt|r?em|ch|vw|vh|%)")
 _NONE = frozenset[str]()
 _MAX_SHEET = 200_000
@@ -46,12 +47,12 @@ def is_unseen(style: Mapping[str, str]) -> bool:
     the page. Elements that a script makes appear are seen."""
     if style.get("visibility") in ("hidden", "collapse"):
         return True
-    moves = "transform" in style or "transition" in style or "animation" in style
-    if _NOTHING.fullmatch(style.get("opacity", "")) and not moves:
+    if _NOTHING.fullmatch(style.get("opacity", "")) and not any(map(_MOVES.match, style)):
         return True
     sizes = (style.get(each, "") for each in ("height", "max-height", "width", "max-width"))
+    has_room = any(each.startswith("padding") for each in style)
     if "hidden" in style.get("overflow", "") and any(map(_NOTHING.fullmatch, sizes)):
-        return True
+        return not has_room
     is_free = style.get("position") in ("absolute", "fixed")
     places = ("left", "top", "text-indent") if is_free else ("text-indent",)
     return any(_FAR_AWAY.fullmatch(style.get(each, "")) for each in places)

@@ -65,7 +65,8 @@ _NAMELESS = (
 _FLAG = "\U0001f3f4[\U000e0030-\U000e007a]{2,6}\U000e007f"
 _HIDING = re.compile(
     f"({_FLAG})|[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+"
-    "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}|(?<=[ -~])[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
+    "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}|(?<=[A-Za-z ])[\ufe0e\ufe0f]"
+    "|(?<=[ -~\xa0-\u0fff])[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
     "|[\u115f\u1160\u3164\uffa0]{2,}|[\xad\u034f\u180e\u200b-\u200d\u2060-\u206f\ufeff]{4,}"
 )
 """The flag of a region; or invisible characters that hide a text: tags, and what no word and no

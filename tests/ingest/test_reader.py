@@ -75,6 +75,8 @@ FLAG = "\U0001f3f4" + "".join(chr(0xE0000 + ord(each)) for each in "gbeng\x7f")
         ("P\ufe00a\ufe01y\ufe02 100.", "Pay 100."),
         (f"Pay{chr(0x200C) * 9}{chr(0x200D) * 9} 100.", "Pay 100."),
         (f"Pay{chr(0x3164) * 3} 100.", "Pay 100."),
+        ("P\ufe0fa\ufe0ey\ufe0f 100.", "Pay 100."),
+        ("П\ufe00а\U000e0101й 100.", "Пай 100."),
     ],
 )
 def test_texts_that_nobody_sees_are_said(tmp_path: Path, text: str, shown: str) -> None:

@@ -152,13 +152,21 @@ def test_raised_text_and_the_marks_of_notes(source: str) -> None:
 
 UNSEEN = (
     *("font-size:0", "font-size: 0px", "FONT-SIZE: 0.0PT !important", "font-size:1px"),
-    *("font-size:0%", "opacity:0", "opacity: .0", "visibility:hidden", "display:none"),
+    *(
+        "font-size:0%",
+        "opacity:0",
+        "opacity:0;text-transform:uppercase",
+        "opacity: .0",
+        "visibility:hidden",
+        "display:none",
+    ),
     *("color:transparent", "color:rgba(9, 9, 9, 0)", "color:rgb(0 0 0 / 0%)", "color:#0000"),
     *("color:#12345600", "position:absolute;left:-9999px", "text-indent:-999em"),
     *("height:0;overflow:hidden", "max-height:0px;overflow-y:auto;overflow:hidden"),
 )
 SEEN = (
     *("font-size:.9em", "font-size:10px", "font-size:100%", "opacity:0.5", "color:rgb(0,0,0)"),
+    *("height:0;overflow:hidden;padding-bottom:56%", "opacity:0;-webkit-transition:all 1s"),
     *("opacity:0;transform:translateY(9px)", "color:#000000", "color:rgba(0,0,0,.4)"),
     *("color:transparent;-webkit-background-clip:text", "text-indent:-20px", "height:0"),
     *("position:absolute;left:0", "overflow:hidden;height:10px"),
