@@ -26,6 +26,7 @@ MAX_LISTED = 8
 _MAX_LABELS = 500
 """Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
+_TEXT = re.compile(r"\S")
 _NUMBERED = re.compile(r"#\d[\d,-]*$")
 """The name of a part that has only numbers."""
 _NUMBER = re.compile(r"^[a-z]?[\d.]+\s+")
@@ -271,10 +272,14 @@ def _below(
             ends[pending.pop()] = each.start
         pending.append(index)
     result = []
+    begins: dict[int, int] = {}  # where the text of a unit begins
     for each, end in zip(found, ends, strict=True):
         first = bisect_right(starts, each.start) - 1
         last = bisect_right(starts, end) - 1
-        if end < len(text) and not text[bodies[last] : end].strip():
+        if last not in begins:
+            begin = _TEXT.search(text, bodies[last])
+            begins[last] = len(text) if begin is None else begin.start()
+        if end < len(text) and end <= begins[last]:
             last -= 1
         if 0 <= first <= last:
             result.append((each, numbers[first], numbers[last]))
