@@ -23,6 +23,8 @@ from app.util.places import Heading, headings, label_of, marks
 
 MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
+_MAX_PATH = 4_096
+"""Maximum characters of a path; systems allow no longer ones."""
 _MAX_LABELS = 500
 """Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
@@ -37,7 +39,7 @@ def split_path(path: str) -> tuple[str, str]:
     """The path of a file, and the part that is named after it. The part is empty if the path itself
     exists, or no file does. Waits for the disk."""
     if "#" in path and not os.path.lexists(path):
-        end = len(path)
+        end = min(len(path), _MAX_PATH)
         while (end := path.rfind("#", 0, end)) > 0:
             if os.path.isfile(path[:end]):
                 return path[:end], path[end + 1 :].strip()
