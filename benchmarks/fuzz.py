@@ -579,7 +579,7 @@ def keys(folder: Path) -> Iterator[Trial]:
     from textual.events import Paste
     from textual.message import Message
 
-    from app.ui.terminal import PasteSafeParser
+    from app.ui.terminal_input import PasteSafeParser
 
     pieces = (
         *(

@@ -133,5 +133,9 @@ def _revision(path: str) -> str:
 
 
 def _short_name(name: str) -> str:
-    """A repository without its owner, a folder without its path, `embedded` as it is."""
-    return name.rstrip("/").rpartition("/")[2] or name
+    """A repository without its owner, also for its folder in the hub's cache; another folder
+    without its path; `embedded` as it is."""
+    parts = name.rstrip("/").split("/")
+    if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+        parts = parts[-3].split("--")
+    return parts[-1] or name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Question, QuestionError
@@ -117,11 +118,11 @@ def _in_turns(messages: Iterable[Message]) -> list[Message]:
         if message.role is Role.SYSTEM:
             systems.append(message)
         elif turns and turns[-1].role is message.role:
-            text = f"{turns[-1].text}\n\n{message.text}"
+            text = f"{turns[-1].text}\n\n{message.body}"
             documents = turns[-1].documents + message.documents
             turns[-1] = Message(message.role, text, documents)
         elif turns or message.role is Role.USER:
-            turns.append(message)
+            turns.append(replace(message, text=message.body, context=""))
     return systems + turns
 
 

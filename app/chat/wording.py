@@ -401,6 +401,14 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "The model in {folder} could not be loaded ({error})",
         _DOWNLOAD,
     ),
+    FailureKind.CONFIG_INCOMPLETE: (
+        "The config.json of the model in {folder} lacks {keys}",
+        "download the model again, or choose another one",
+    ),
+    FailureKind.MODEL_CHANGED: (
+        "The files of {model} have changed since it was loaded",
+        "load it again (in the app: Ctrl+L), and ask again",
+    ),
     FailureKind.TOKENIZER_NOT_LOADED: (
         "The tokenizer of the model in {folder} could not be loaded ({error})",
         _DOWNLOAD,
@@ -598,14 +606,18 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.GAPS_CHANGE_ANSWERS: (
         f"This model cannot skip text (its results change by {{change:percent}}){_READS_ALL}"
     ),
-    ReasonCode.NO_EMBEDDINGS: (
-        "The built-in scorer cannot use this model ({error}), so everything is always read. To read"
-        " sparsely, load a draft as well (in the app: Ctrl+L)."
+    ReasonCode.ROTATION_UNSEEN: (
+        "This model cannot skip text (its {layers} layers with rotary embeddings compute them in a"
+        f" kernel of their own){_READS_ALL}"
     ),
     ReasonCode.SLOW_BLAS: (
         "Models on this CPU run many times faster with {package}: install it, and restart specchat."
     ),
     ReasonCode.SAMPLING_IGNORED: lambda data: ignored_values(data["names"]),
+    ReasonCode.LONG_FACTORS_ALWAYS: (
+        "{model} is always read with its factors for long texts (LongRoPE). Its answers about fewer"
+        " than {tokens:,} tokens may differ from those of other programs."
+    ),
     ReasonCode.TEMPLATE_RULE: lambda data: _TEMPLATE_RULES[TemplateRule(data["rule"])],
     ReasonCode.CACHE_DAMAGED: _cache_damaged,
     ReasonCode.SNAPSHOT_UNUSABLE: (

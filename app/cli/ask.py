@@ -33,7 +33,7 @@ from app.cli.options import (
     parse_keep,
     whole,
 )
-from app.cli.report import Report
+from app.cli.report import MAX_LISTED, Report
 from app.cli.settings import requested_load, user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
@@ -61,8 +61,6 @@ from app.store.store import Store, TemporaryStore
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
-MAX_LISTED = 10
-"""Maximum number of skipped files to list one by one."""
 INSTALL_OCR = "install specchat with its extra `ocr`"
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""

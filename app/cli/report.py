@@ -26,6 +26,8 @@ from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
 
+MAX_LISTED = 10
+"""Maximum number of files to list one by one."""
 DEMO = "Demo model:"
 CUT_OFF = "Cut off at the maximum length. --max-tokens sets another maximum."
 
@@ -126,8 +128,11 @@ class Report:
 
     def _show_retrieved(self, event: Retrieved) -> None:
         """Print which files were chosen for the model."""
-        names = dict.fromkeys(part.document.name for part in event.parts)
-        listed = "".join(f"\n  {name}" for name in names)
+        names = list(dict.fromkeys(part.document.name for part in event.parts))
+        shown = names if self._verbose else names[:MAX_LISTED]
+        listed = "".join(f"\n  {name}" for name in shown)
+        if others := len(names) - len(shown):
+            listed += f"\n  and {others:,} more (-v lists them)"
         if event.total_files == 1:
             tokens = sum(part.tokens for part in event.parts)
             self._note(f"{tokens:,} tokens of the document fit this question:{listed}")

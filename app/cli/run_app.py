@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import locale
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ AFTER_RESTART = (
     "specchat restarted because the system stopped its work on the GPU. Until you quit, it reads in"
     " smaller steps."
 )
+PLAIN_LOCALES = ("C", "POSIX")
 RESTART_STEP = 256
 """Prefill step after a restart, in tokens. The system stops processes with long GPU commands."""
 
@@ -68,6 +70,11 @@ def run_app(chosen: StartOptions) -> int:
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
+    if (name := os.environ.get("TERM")) in ("dumb", "unknown"):
+        raise UserError(
+            f"The app needs a terminal that can draw a screen (TERM is '{name}')",
+            "use `specchat ask`, or another terminal",
+        )
     watched_by = current_supervisor()
     if watched_by is None:
         return supervise()
@@ -95,6 +102,8 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     log_to(logs_path())
     last_time = pop_crash(logs_path())
     news = [] if last_time is None else [last_time.sentence]
+    if locale_advice := without_utf8():
+        news.append(locale_advice)
     step = None
     if watched_by.restarted:  # in the conversation that was open
         news, attached, step = [AFTER_RESTART], (), RESTART_STEP
@@ -121,6 +130,26 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
         )
         app.run()
     return app.return_code or 0
+
+
+def without_utf8(environment: Mapping[str, str] = os.environ) -> str:
+    """A sentence if the locale's encoding is another one; empty if it is UTF-8, or not set."""
+    variables = ["LC_ALL", "LC_CTYPE", "LANG"]
+    if environment.get("LC_CTYPE") == "C.UTF-8" and environment.get("LANG") in PLAIN_LOCALES:
+        variables.remove("LC_CTYPE")  # Python has set it, for itself
+    variable = next((each for each in variables if environment.get(each)), None)
+    if variable is None:
+        return ""
+    name = environment[variable]
+    encoding = name.partition(".")[2].partition("@")[0]
+    if not encoding and name not in PLAIN_LOCALES:
+        encoding = locale.getencoding()
+    if encoding.lower().replace("-", "") == "utf8" or name == "UTF-8":
+        return ""
+    return (
+        f"The locale ({variable}={name}) does not use UTF-8. If lines and marks look wrong, start"
+        " specchat with LC_ALL=C.UTF-8."
+    )
 
 
 def existing_path(path: str) -> str:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from app.cli.main import FAILED, RESTART
 
 MARK = "SPECCHAT_PARENT"
-FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 REQUESTED = (*FORWARDED, signal.SIGINT)
 """Signals by which the user or the system ends the app; they are not crashes."""
 MIN_SECONDS = 600.0
@@ -39,8 +39,10 @@ RESTORE = "".join(
         "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l",  # the mouse
         "\x1b[<u",  # the kitty keyboard, before the screen is left
         "\x1b[?1049l\x1b[?25h\x1b[?1004l\x1b[0m",  # the screen, the cursor, the focus, colours
+        "\x1b>",  # the keypad
     )
 )
+POP_TITLE = "\x1b[23;2t"
 
 
 class Supervisor(NamedTuple):
@@ -72,10 +74,15 @@ def supervise() -> int:
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
-    def restore() -> None:
+    def restore(more: str = "") -> None:
         with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
-        _write(RESTORE)
+        _write(RESTORE + more)
+
+    def is_changed() -> bool:
+        with suppress(termios.error):
+            return termios.tcgetattr(terminal) != before
+        return False
 
     with open(_unnamed_file(), "r+b", buffering=0) as log:
         restarted_at: float | None = None
@@ -89,6 +96,8 @@ def supervise() -> int:
                 return FAILED
             restarted_at = now
         if os.WIFEXITED(status):
+            if is_changed():  # it could not wait for the terminal
+                restore(POP_TITLE)
             return os.WEXITSTATUS(status)
         log.seek(0)
         stderr = log.read().decode(errors="replace")
@@ -97,7 +106,7 @@ def supervise() -> int:
     from app.util.sanitize import sanitize_line
 
     ended_by = signal.Signals(os.WTERMSIG(status))
-    restore()
+    restore(POP_TITLE)
     if ended_by in REQUESTED:
         return 128 + ended_by
     crash = Crash(ended_by.name, last_stderr_line(stderr))

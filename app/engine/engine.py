@@ -378,6 +378,7 @@ class MlxEngine:
             self._stopped,
             turn.asked_at,
             lambda: self._require_pair().pressure.poll(),
+            self._others_wait,
         )
         if (lost := self._lost) is None:
             try:
@@ -450,6 +451,11 @@ class MlxEngine:
         """Whether the running turn should stop; False between turns."""
         turn = self._turn
         return turn is not None and (turn.is_cancelled or self._closing.is_set())
+
+    def _others_wait(self) -> bool:
+        """Whether turns are queued that were not cancelled."""
+        queued = (item for _, _, item in tuple(self._waiting.queue))
+        return any(isinstance(each, AskedTurn) and not each.is_cancelled for each in queued)
 
     def _has_pending(self) -> bool:
         return not self._waiting.empty()

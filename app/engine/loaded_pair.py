@@ -85,6 +85,10 @@ class LoadedPair:
         if ignored := target.info.sampling.ignored:
             reason = Reason(ReasonCode.SAMPLING_IGNORED, {"names": list(ignored)})
             self._emit(EngineWarning(reason))
+        for info in (target.info, draft):
+            if info is not None and info.short_factors_below:
+                data = {"model": info.name, "tokens": info.short_factors_below}
+                self._emit(EngineWarning(Reason(ReasonCode.LONG_FACTORS_ALWAYS, data)))
         if draft is not None and not target.is_loaded:
             name = target.info.name
             reason = Reason(ReasonCode.LOADED_ALTERNATELY, {"other": draft.name})

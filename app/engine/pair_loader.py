@@ -14,7 +14,6 @@ from app.engine.backend import memory
 from app.engine.backend.device import Backend
 from app.engine.cache.prefill import StepSize
 from app.engine.cache.sizes import CacheSize, Transient, attention_cost_ratio
-from app.engine.model.embeddings import NoEmbeddings
 from app.engine.model.findings import weight_arrays
 from app.engine.model.loader import (
     LoadedModel,
@@ -31,7 +30,7 @@ from app.engine.model.loader import (
 from app.engine.model.prompt import PairPrompts, PromptBuilder, Prompts
 from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
-from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
+from app.protocol.reasons import Reason, reason_from_plain
 from app.sandbox.process import TextProcess
 
 Connect = Callable[[Load, Stopped], Shards]
@@ -75,7 +74,6 @@ def load_pair(
         prompts: Prompts = builder
         draft = encoder = None
         if command.draft is None or draft_name is None or command.draft_is_encoder:
-            refusal = refusal or _why_unscorable(loaded)
             if command.draft is not None and draft_name is not None:
                 memory.check_fits({"loading": draft_name}, weight_bytes(Path(command.draft)))
                 encoder = load_encoder(command.draft, draft_name)
@@ -115,15 +113,6 @@ def _prompts_for(target: LoadedModel, texts: TextProcess) -> PromptBuilder:
     known = range(target.vocab_size or 1 << 31)
     target.tokenizer.eos_token_ids = {token for token in ends if token in known}
     return prompts
-
-
-def _why_unscorable(target: LoadedModel) -> Reason | None:
-    """Why the built-in scorer cannot use this model's input embeddings, or None."""
-    try:
-        _ = target.embedding_space
-    except NoEmbeddings as error:
-        return Reason(ReasonCode.NO_EMBEDDINGS, {"error": str(error)})
-    return None
 
 
 def _load_sharded(

@@ -168,7 +168,8 @@ class TurnClock:
 
     `cancelled` and `under_pressure` are polled at step boundaries, `cancelled` also within long
     steps. `under_pressure` may free memory; True means that the turn has to stop for lack of it.
-    `sent`: `time.perf_counter()` when the question was sent (default: now)."""
+    `sent`: `time.perf_counter()` when the question was sent (default: now). `others_wait` tells
+    whether other turns are queued."""
 
     def __init__(
         self,
@@ -177,9 +178,11 @@ class TurnClock:
         cancelled: Callable[[], bool],
         sent: float | None = None,
         under_pressure: Callable[[], bool] = lambda: False,
+        others_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         self.turn, self.emit = turn, emit
         self._cancelled, self._under_pressure = cancelled, under_pressure
+        self.others_wait = others_wait
         now = time.perf_counter()
         self.started_at = now if sent is None else sent
         self.phases = {Phase.WAIT: now - self.started_at}

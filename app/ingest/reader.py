@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from app.ingest.breadth import in_breadth
 from app.ingest.convert import converted
 from app.ingest.documents import converted_apart, document_text, pages_of, too_much_text
 from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
@@ -33,8 +34,10 @@ from app.ingest.kinds import (
     refusal_of_head,
 )
 from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.line_ranges import read_lines
 from app.ingest.markdown import visible
 from app.ingest.names import distinct_names
+from app.ingest.parts import Ranges, parse_ranges, ranges_text
 from app.ingest.records import (
     REASON_TEXTS,
     FileRead,
@@ -50,7 +53,7 @@ from app.ingest.records import (
     skipped,
 )
 from app.ingest.safe_open import modification_time, read_file, too_large
-from app.ingest.text import Decoded, is_binary, whole_characters
+from app.ingest.text import Decoded, is_binary, whole_characters, wide_encoding
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
@@ -137,9 +140,42 @@ def _read_path(
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
+        ranges = parse_ranges(part) if part else None
+        if ranges is not None and os.path.getsize(path) > limits.total_bytes:
+            return _read_lines(wanted, name, ranges, limits, budget)
         content = _read_file(path, None, limits, budget, part=part)
         budget.add_file(content.size)
         return content.alone(name, part, content.origin(wanted.place))
+
+
+def _read_lines(
+    wanted: _Input, name: str, ranges: Ranges, limits: ReadLimits, budget: ReadBudget
+) -> ReadResult:
+    """Lines of a text file that is too large to be read whole."""
+    modified, size = modification_time(wanted.path, None), os.path.getsize(wanted.path)
+
+    def check(head: bytes) -> None:
+        if (rejected := refusal_of_head(head)) is not None:
+            raise rejected
+        if is_document(wanted.path, head, True) or wide_encoding(head) is not None:
+            raise too_large(limits.total_bytes)
+        if is_binary(head):
+            raise Rejected(SkipReason.BINARY)
+
+    documents, files, missing = [], [], list[Skipped]()
+    for lines in read_lines(wanted.path, ranges, limits.total_bytes, check, budget):
+        decoded = _text_of(wanted.path, lines.data, limits, budget)
+        digest = hashlib.sha256(lines.data).hexdigest()
+        content = _Content(decoded, len(lines.data), modified, digest)
+        origin = content.origin(wanted.place)
+        (label,) = ranges_text([(lines.first, lines.last)])
+        part = Document(f"{name}#{label}", decoded.text, line=lines.first)
+        origin = origin and replace(origin, size=size, part=wanted.part)
+        documents.append(replace(part, origin=origin))
+        files.append(content.read_as(part.name))
+        missing += content.missing_of(part.name)
+        budget.add_file(content.size)
+    return ReadResult(documents[0].name, tuple(documents), tuple(files), tuple(missing))
 
 
 def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
@@ -355,38 +391,69 @@ class _FolderReader:
         self.texts: list[Document] = []
         self.files: list[FileRead] = []
         self.skipped: list[Skipped] = []
+        self._contents: dict[str, _Content] = {}
+        """By path from the top."""
         self._bytes_left = max_bytes
         self._limits = limits
         self._budget = budget
-        self._walk = Walk(top, limits, budget, self._skip)
 
     def run(self) -> None:
+        paths: dict[str, None] = {}
+        most = self._limits.files
+        with self._up_to_limit():
+            for found in self._found(self._skip):
+                paths[found.path] = None
+                if len(self._contents) < most and not self._read(found):
+                    del paths[found.path]
+        if len(paths) > most:
+            with self._up_to_limit():
+                self._read_in_breadth(list(paths))
+        for path in filter(self._contents.__contains__, paths):
+            content, name = self._contents[path], f"{self.name}/{printable(path)}"
+            origin = content.origin(str(self.top / path))
+            self.texts.append(Document(name, content.decoded.text, origin=origin))
+            self.files.append(content.read_as(name))
+            self.skipped += content.missing_of(name)
+        if len(paths) > most:
+            reached = limit_reached(f"{most:,} files", len(paths) - len(self._contents))
+            self.skipped.append(skipped(self.name, reached.rejected))
+
+    @contextmanager
+    def _up_to_limit(self) -> Iterator[None]:
         try:
-            with closing(self._walk.files()) as files:
-                for found in files:
-                    try:
-                        self._read(found)
-                    except Rejected as rejected:
-                        self._skip(found.path, rejected)
+            yield
         except LimitReached as limit:
             self._skip(self._budget.path, limit.rejected)
 
-    def _read(self, found: FoundFile) -> None:
+    def _found(self, skip: Callable[[str, Rejected], None]) -> Iterator[FoundFile]:
+        with closing(Walk(self.top, self._limits, self._budget, skip).files()) as files:
+            yield from files
+
+    def _read_in_breadth(self, paths: Sequence[str]) -> None:
+        """Read some files of each folder, in place of the first ones."""
+        chosen = in_breadth(paths, self._limits.files)
+        for path in self._contents.keys() - chosen:
+            self._bytes_left += self._contents.pop(path).size
+        for found in self._found(lambda path, rejected: None):
+            if found.path in chosen and found.path not in self._contents:
+                self._read(found)
+
+    def _read(self, found: FoundFile) -> bool:
+        """Read a file; False if it is skipped."""
         limits = self._limits
-        if len(self.files) == limits.files:
-            raise limit_reached(f"{limits.files:,} files")
-        content = _read_file(
-            found.name, found.folder, limits, self._budget, is_written=found.is_written
-        )
+        try:
+            content = _read_file(
+                found.name, found.folder, limits, self._budget, is_written=found.is_written
+            )
+        except Rejected as rejected:
+            self._skip(found.path, rejected)
+            return False
         if content.size > self._bytes_left:
             raise limit_reached(formatting.size(limits.total_bytes))
         self._bytes_left -= content.size
-        path = f"{self.name}/{printable(found.path)}"
-        origin = content.origin(str(self.top / found.path))
-        self.texts.append(Document(path, content.decoded.text, origin=origin))
-        self.files.append(content.read_as(path))
-        self.skipped += content.missing_of(path)
+        self._contents[found.path] = content
         self._budget.add_file(content.size)
+        return True
 
     def _skip(self, path: str, rejected: Rejected) -> None:
         self.skipped.append(skipped(f"{self.name}/{printable(path)}", rejected))

@@ -158,10 +158,13 @@ class LimitReached(Exception):
         self.rejected = rejected
 
 
-def limit_reached(limit: str) -> LimitReached:
-    """An error for a limit, named in a few words, such as `5,000 files`."""
+def limit_reached(limit: str, others: int = 0) -> LimitReached:
+    """An error for a limit, named in a few words, such as `5,000 files`. `others`: number of files
+    of a folder that are not read; by default all after an entry."""
     detail = f"is over the limit of {limit}"
-    return LimitReached(Rejected(SkipReason.TOO_MUCH, detail, limit=limit))
+    if others:
+        detail = f"has {formatting.plural(others, 'more file')}, over the limit of {limit}"
+    return LimitReached(Rejected(SkipReason.TOO_MUCH, detail, limit=limit, pages=others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +178,14 @@ class Skipped:
     """The rest of a sentence that begins with the path."""
     advice: str
     limit: str = ""
-    """The limit, such as `5,000 files`, if everything after this entry was skipped, too."""
+    """The limit, such as `5,000 files`, if more than this entry was skipped."""
     pages: int = 0
-    """Number of missing pages, or of invisible characters, if the rest of the file was read."""
+    """Number of missing pages or of invisible characters, if the rest of the file was read, or of a
+    folder's other files."""
 
     @property
     def rest(self) -> bool:
-        """Whether everything after this entry was skipped, too."""
+        """Whether more than this entry was skipped."""
         return bool(self.limit)
 
     @property
@@ -191,7 +195,8 @@ class Skipped:
 
     @property
     def sentence(self) -> str:
-        what = f"{self.path} and everything after it" if self.rest else self.path
+        after = self.rest and not self.pages
+        what = f"{self.path} and everything after it" if after else self.path
         return f"{what} {self.detail}: {self.advice}."
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.estimate.memory import MTP_MODELS
-from app.models.check import check_config_numbers, is_encoder
+from app.models.check import check_config_numbers, check_rotary, is_encoder
 from app.models.errors import ModelError
 from app.paths import cache_path
 from app.protocol.options import ENCODERS
@@ -132,6 +132,7 @@ def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
     bits. Raises ModelError if mlx-lm does not have the architecture, or if numbers are missing or
     implausible."""
     check_config_numbers(config)
+    check_rotary(config)
     if config.get("model_file"):
         raise ModelError(
             "This model brings its own Python code, which specchat does not run",
@@ -270,6 +271,7 @@ def _measured_by() -> str:
     """A version for stored results: other versions of mlx-lm, or of this code, may measure
     differently."""
     code = (files("app.sandbox") / "shapes.py").read_bytes()
+    code += (files("app.util") / "model_config.py").read_bytes()
     return f"{version('mlx-lm')}-{hashlib.sha256(code).hexdigest()[:8]}"
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,9 +21,10 @@ from app.estimate.memory import MTP_MODELS
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 from app.protocol.options import ENCODERS
+from app.util.model_config import unknown_rope_type
 from app.util.regular_files import open_file, read_file
+from app.util.weight_files import INDEX, listed_files, missing_weights, weight_files
 
-INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
 """Maximum bytes of a header in the safetensors format."""
 _MAX_BYTES = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
@@ -123,6 +124,17 @@ def _check_config(config: dict[str, Any]) -> None:
     for key in ("model_file", "auto_map"):
         _refuse_code(config, "config.json", key)
     check_config_numbers(config)
+    check_rotary(config)
+
+
+def check_rotary(config: dict[str, Any]) -> None:
+    """Raise ModelError if specchat cannot compute the model's rotary embeddings."""
+    if (kind := unknown_rope_type(config)) is not None:
+        raise ModelError(
+            f"The model's rotary embeddings are of the type {kind[:60]!r}, which specchat cannot"
+            " compute",
+            "choose another model",
+        )
 
 
 def drafts_only(config: dict[str, Any]) -> bool:
@@ -155,12 +167,12 @@ def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
 def _weight_files(folder: Path) -> list[Path]:
     """The model's safetensors files. Raises ModelError if any are missing."""
     if (folder / INDEX).is_file():
-        for name in sorted(shards(folder)):
-            if not (folder / name).is_file():
-                raise ModelError(
-                    f"The model in '{folder}' is incomplete: {name} is missing", _REDOWNLOAD
-                )
-    found = sorted(folder.glob("model*.safetensors"))
+        present = [path.name for path in folder.glob("*.safetensors") if path.is_file()]
+        if missing := missing_weights(present, shards(folder)):
+            raise ModelError(
+                f"The model in '{folder}' is incomplete: {min(missing)} is missing", _REDOWNLOAD
+            )
+    found = weight_files(folder)
     if not found:
         raise ModelError(
             f"'{folder}' has no weights in safetensors files",
@@ -172,10 +184,9 @@ def _weight_files(folder: Path) -> list[Path]:
 def shards(folder: Path) -> set[str]:
     """Weight files that the index in `folder` lists. Raises ModelError if it lists none."""
     index = folder / INDEX
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+    if not (listed := listed_files(read_json(index))):
         raise ModelError(f"'{index}' lists no weights", _REDOWNLOAD)
-    return {str(file) for file in weight_map.values()}
+    return listed
 
 
 def _check_weights(path: Path) -> None:
@@ -304,6 +315,48 @@ _ENCODER_SIZES = (
     "vocab_size",
     "max_position_embeddings",
 )
+_MIN_POSITIONS = 64
+"""Positions that a piece of a text takes at least."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _has_bases(value: Any) -> bool:
+    """Whether this gives RoPE bases by layer type."""
+    return isinstance(value, dict) and all(
+        each is None or (isinstance(each, dict) and _is_positive(each.get("rope_theta", 1.0)))
+        for name, each in value.items()
+        if name.endswith("_attention")
+    )
+
+
+def _is_quantisation(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _is_positive(value.get(key)) for key in ("group_size", "bits")
+    )
+
+
+_ENCODER_VALUES: dict[str, Callable[[Any], bool]] = {
+    "pad_token_id": _is_count,
+    "local_attention": _is_count,
+    "global_attn_every_n_layers": lambda value: _is_count(value) and value > 0,
+    **dict.fromkeys(("layer_norm_eps", "norm_eps"), _is_positive),
+    **dict.fromkeys(("global_rope_theta", "local_rope_theta"), _is_positive),
+    **dict.fromkeys(
+        ("hidden_act", "hidden_activation", "position_embedding_type"),
+        lambda value: isinstance(value, str),
+    ),
+    "layer_types": lambda value: isinstance(value, list),
+    "rope_parameters": _has_bases,
+    "quantization": _is_quantisation,
+}
+"""Whether an optional value of an encoder's config.json is valid."""
 _ACTIVATIONS = frozenset({"gelu", "relu", "silu"})
 _MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
 
@@ -316,8 +369,7 @@ def is_encoder(config: dict[str, Any]) -> bool:
 def check_encoder(folder: Path) -> None:
     """Raise ModelError if specchat cannot compute the vectors of the text encoder in `folder`."""
     config = read_json(folder / "config.json")
-    if missing := [name for name in _ENCODER_SIZES if type(config.get(name)) is not int]:
-        raise ModelError(f"The encoder's config.json has no {missing[0]}", _REDOWNLOAD)
+    _check_encoder_config(config)
     activation = config.get("hidden_activation") or config.get("hidden_act") or "gelu"
     if activation not in _ACTIVATIONS:
         raise _unsupported_encoder(f"the activation {activation!r}")
@@ -333,10 +385,46 @@ def check_encoder(folder: Path) -> None:
             f"'{folder}' does not say how its vectors are pooled: it has no 1_Pooling/config.json",
             "use a checkpoint made for Sentence Transformers",
         )
+    prompts = folder / "config_sentence_transformers.json"
+    _check_prompts(read_json(prompts) if prompts.is_file() else {})
     modes = [name for name, value in read_json(pooling).items() if value is True]
     pooled = [name for name in modes if name.startswith("pooling_mode_")]
     if pooled not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
         raise _unsupported_encoder(f"the pooling {', '.join(pooled) or 'none'}")
+
+
+def _check_encoder_config(config: dict[str, Any]) -> None:
+    """Raise ModelError for a value that is missing, or of another kind than it must be."""
+    for name in _ENCODER_SIZES:
+        if type(config.get(name)) is not int:
+            raise ModelError(f"The encoder's config.json has no {name}", _REDOWNLOAD)
+        if config[name] < 1:
+            raise _invalid_encoder(name, config[name])
+    for name, is_valid in _ENCODER_VALUES.items():
+        if config.get(name) is not None and not is_valid(config[name]):
+            raise _invalid_encoder(name, config[name])
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise _invalid_encoder("num_attention_heads", config["num_attention_heads"])
+    first = 0 if config["model_type"] == "bert" else (config.get("pad_token_id") or 0) + 1
+    if first + _MIN_POSITIONS > config["max_position_embeddings"]:
+        raise _invalid_encoder("max_position_embeddings", config["max_position_embeddings"])
+    if len(config.get("layer_types") or ()) not in (0, config["num_hidden_layers"]):
+        raise _invalid_encoder("layer_types", config["layer_types"])
+
+
+def _check_prompts(settings: dict[str, Any]) -> None:
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or any(
+        not isinstance(each, str | None) for each in prompts.values()
+    ):
+        raise ModelError(
+            "The encoder's config_sentence_transformers.json has invalid prompts", _REDOWNLOAD
+        )
+
+
+def _invalid_encoder(name: str, value: Any) -> ModelError:
+    shown = json.dumps(value)[:40]
+    return ModelError(f"The encoder's config.json has an invalid {name} ({shown})", _REDOWNLOAD)
 
 
 def _module_kinds(file: Path) -> list[str]:
@@ -372,7 +460,8 @@ def check_tokenizer(content: dict[str, Any]) -> None:
     a tokenizer at all is checked where it is loaded."""
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    added = [each for each in content.get("added_tokens") or () if isinstance(each, dict)]
+    listed = content.get("added_tokens")
+    added = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     _check_tokens(_tokens(vocabulary), vocabulary.values() if isinstance(vocabulary, dict) else ())
     _check_tokens((each.get("content") for each in added), (each.get("id") for each in added))
     for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):

@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from threading import Event
 import httpx2
 
 from app.models.cache import ModelCache, check_repository
-from app.models.check import INDEX, check_configs, check_model, shards
+from app.models.check import check_configs, check_model, read_json, shards
 from app.models.errors import DownloadError, ModelError, disk_errors
 from app.models.hub import Hub, HubSettings, RetryableError
 from app.models.manifest import Manifest, ModelFile, file_digest
@@ -29,6 +30,7 @@ from app.models.progress import ByteProgress, ProgressMeter
 from app.models.unfinished import PartialFile, lock_model
 from app.util.atomic_files import make_folder
 from app.util.formatting import size
+from app.util.weight_files import INDEX, chosen_weights, listed_files, missing_weights
 
 _TICK = 0.2
 """Seconds between progress reports, and between checks for a pause or stop."""
@@ -113,7 +115,7 @@ class Pull:
                 return Outcome.UP_TO_DATE
             files = await hub.files(self.repository, commit)
             manifest = Manifest(self.repository, commit, files)
-            paths = await self._fetch_all(hub, manifest)
+            manifest, paths = await self._fetch_all(hub, manifest)
         # All files are verified. The rest does not use the network and cannot be cancelled.
         self._inspect(manifest, paths, check_model)
         self._cache.publish(manifest, paths)
@@ -124,8 +126,9 @@ class Pull:
         installed = self._cache.verified(self.repository, commit)
         return installed is not None and self._cache.commit(self.repository) == commit
 
-    async def _fetch_all(self, hub: Hub, manifest: Manifest) -> dict[str, Path]:
-        """Download and verify all files. Returns their paths by digest."""
+    async def _fetch_all(self, hub: Hub, manifest: Manifest) -> tuple[Manifest, dict[str, Path]]:
+        """Download and verify all files. Returns them, without weights that are not loaded, and
+        their paths by digest."""
         parts = {file.digest: PartialFile(self._folder / "parts", file) for file in manifest.files}
         found = {file: self._cache.copy(manifest, file) for file in manifest.files}
         copies = {file: path for file, path in found.items() if path is not None}
@@ -155,15 +158,35 @@ class Pull:
             if not any(part.done for part in weights):
                 shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        loaded = self._without_unlisted(manifest, verified_paths())
+        if loaded != manifest:
+            manifest = loaded
+            manifest.write(self._folder / "manifest.json")
+            digests = {file.digest for file in manifest.files}
+            weights = [part for part in weights if part.file.digest in digests]
+            done = manifest.size - sum(part.file.size - part.done for part in weights)
+            self._meter.start(done, manifest.size)
         await downloader.run(weights)
-        return verified_paths()
+        return manifest, verified_paths()
+
+    @staticmethod
+    def _without_unlisted(manifest: Manifest, paths: dict[str, Path]) -> Manifest:
+        """The manifest without weight files that the model's index does not list."""
+        index = next((file for file in manifest.files if file.path == INDEX), None)
+        if index is None:
+            return manifest
+        listed = listed_files(read_json(paths[index.digest]))
+        names = [file.path for file in manifest.files if file.path.endswith(".safetensors")]
+        unlisted = set(names) - chosen_weights(names, listed)
+        files = tuple(file for file in manifest.files if file.path not in unlisted)
+        return replace(manifest, files=files)
 
     def _check_small(self, folder: Path, manifest: Manifest) -> None:
         """Raise ModelError if the files other than weights show that the model is unusable."""
         check_configs(folder)
         if (folder / INDEX).is_file():
-            missing = shards(folder) - {file.path for file in manifest.files}
-            if missing:
+            names = [file.path for file in manifest.files]
+            if missing := missing_weights(names, shards(folder)):
                 raise ModelError(
                     f"its {INDEX} lists {min(missing)!r}, which is missing", "choose another model"
                 )

@@ -24,6 +24,9 @@ class ModelInfo:
     context_length: int
     """In tokens; 0 if the configuration does not say."""
     sampling: ModelSampling = GREEDY
+    short_factors_below: int = 0
+    """Tokens below which its configuration (LongRoPE) has other factors, which are not used; 0 if
+    there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,9 @@ class Sampling:
     are added to logits.
 
     The answer also ends at one of `stop_ids`. With `ignore_eos` it does not end at the model's own
-    end token. With `stop_repeats` it ends if it only repeats itself. With `speculate`, text that
-    may be a copy is verified several tokens at a time, which changes only the speed.
+    end token. With `stop_repeats` it ends if it only repeats itself, with `yield_repeats` only if
+    other questions wait as well. With `speculate`, text that may be a copy is verified several
+    tokens at a time, which changes only the speed.
 
     `thinking` is `enable_thinking` of chat templates. Thinking ends after `thinking_budget` tokens
     (0: unlimited). `template_values` are further variables (name, value) of the chat template. The
@@ -156,6 +157,7 @@ class Sampling:
     thinking: bool = True
     thinking_budget: int = 0
     template_values: TemplateValues = ()
+    yield_repeats: bool = False
     from_model: tuple[str, ...] = ()
 
     def with_values(self, **values: Any) -> Sampling:

@@ -51,6 +51,9 @@ class Message:
     `token_ids` are the generated ids, and `thinking` is the text between thinking tags, which is
     in the prompt only if the chat template uses it.
 
+    `context` stands before the text of a user's message. A program has added it (instructions,
+    reminders, the state of an editor); it is always read, and is not part of the question.
+
     `documents` were attached to the message. If the conversation's documents do not all fit in the
     context, `retrieved` is put before this question instead: files, or parts of files, of this and
     earlier messages."""
@@ -60,8 +63,14 @@ class Message:
     documents: tuple[Document, ...] = ()
     token_ids: tuple[int, ...] | None = None
     thinking: str = ""
+    context: str = ""
     plain: bool = field(default=False, repr=False)
     retrieved: tuple[Document, ...] | None = field(default=None, repr=False)
+
+    @property
+    def body(self) -> str:
+        """The context and the text."""
+        return "\n\n".join(filter(None, (self.context, self.text)))
 
     @property
     def in_prompt(self) -> tuple[Document, ...]:

@@ -48,6 +48,9 @@ class FailureKind(StrEnum):
 
     LOADING_STOPPED = auto()
     MODEL_NOT_LOADED = auto()
+    CONFIG_INCOMPLETE = auto()
+    MODEL_CHANGED = auto()
+    """Its files changed while its weights were not in memory."""
     TOKENIZER_NOT_LOADED = auto()
     PACKAGE_MISSING = auto()
     """A package that mlx-lm's code for the architecture needs."""
@@ -139,12 +142,13 @@ class ReasonCode(StrEnum):
     GAPS_FAIL = auto()
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
-    NO_EMBEDDINGS = auto()
+    ROTATION_UNSEEN = auto()
     """The target has no embeddings that the built-in scorer could use, and there is no draft."""
 
     # What the user should know
     SLOW_BLAS = auto()
     SAMPLING_IGNORED = auto()
+    LONG_FACTORS_ALWAYS = auto()
     TEMPLATE_RULE = auto()
     CACHE_DAMAGED = auto()
     SNAPSHOT_UNUSABLE = auto()

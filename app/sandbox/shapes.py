@@ -21,6 +21,8 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_lm.utils import _decode_tagged_floats, _get_classes
 
+from app.util.model_config import for_mlx_lm
+
 Config = dict[str, Any]
 
 FIRST, SECOND = 16, 8
@@ -36,7 +38,8 @@ _UNUSED = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": (),
 }
-"""Values that mlx-lm requires but that hardly affect sizes, so a catalogue need not list them."""
+"""Values that mlx-lm requires but that hardly affect sizes, so a catalogue need not list them. A
+whole config.json names the version of transformers, and must have them."""
 
 
 def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
@@ -44,20 +47,25 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
     architecture, and only `missing` if values are missing. If the configuration has no
     quantisation, weights have `bits` bits, or its dtype if `bits` is None. Raises what mlx-lm
     raises for a configuration that it cannot use."""
-    config = _decode_tagged_floats(config)
+    config = for_mlx_lm(_decode_tagged_floats(config))
     inner = config.get("text_config")
     text: Config = {**config, **inner} if isinstance(inner, dict) else config
-    full = {**_UNUSED, **config}
-    if text is not config:
-        full["text_config"] = {**_UNUSED, **config["text_config"]}
+    full = config
+    if not config.get("transformers_version"):
+        full = {**_UNUSED, **config}
+        if text is not config:
+            full["text_config"] = {**_UNUSED, **config["text_config"]}
     try:
         model_class, arguments = _get_classes(full)
     except ValueError:
         return None
-    required = (f.name for f in fields(arguments) if f.default is f.default_factory is MISSING)
-    if missing := [name for name in required if name not in {*full, "text_config"}]:
+    if missing := missing_values(full):
         return {"missing": missing}
-    model = model_class(arguments.from_dict(full))
+    try:
+        given = arguments.from_dict(full)
+    except (ValueError, KeyError):  # as in `load_lazily`
+        given = arguments.from_dict(full | {"rope_scaling": None})
+    model = model_class(given)
     _cast(model, text)
     trace = Trace(model)
     layers = trace.run()
@@ -74,6 +82,15 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
         "divisible": hasattr(model, "shard"),
         "weight_bytes": sum(array.nbytes for array in _arrays(model.parameters())),
     }
+
+
+def missing_values(config: Config) -> list[str]:
+    """Keys that mlx-lm's class requires and `config` lacks. Raises ValueError if mlx-lm has no such
+    architecture."""
+    required = (
+        f.name for f in fields(_get_classes(config)[1]) if f.default is f.default_factory is MISSING
+    )
+    return [name for name in required if name not in {*config, "text_config"}]
 
 
 def _arrays(tree: Any) -> list[mx.array]:

@@ -209,15 +209,21 @@ class Continuations:
 
     def place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
         """Find the conversation that these messages continue. Returns its name (or a new one), the
-        messages (with the generated token ids of answers), and the name of a conversation to drop,
-        or None."""
+        messages (with the generated token ids of answers, up to the first difference from the most
+        similar conversation), and the name of a conversation to drop, or None."""
         with self._lock:
-            matching = (name for name, known in self._known.items() if _begin(known, messages))
-            name = max(matching, key=lambda each: len(self._known[each]), default=None)
+            same = {name: _in_common(known, messages) for name, known in self._known.items()}
+            whole = [name for name, known in self._known.items() if same[name] == len(known)]
+            name = max(whole, key=lambda each: same[each], default=None)
+            best = max(same, key=lambda each: (same[each], each == name), default=None)
+            known = () if best is None else self._known[best][: same[best]]
+            if best != name:  # what was retrieved for the other conversation stays there
+                pairs = zip(known, messages, strict=False)
+                known = tuple(one if one.role is Role.ASSISTANT else two for one, two in pairs)
+            messages = (*known, *messages[len(known) :])
             if name is not None:
                 self._known.move_to_end(name)
-                known = self._known[name]
-                return name, (*known, *messages[len(known) :]), None
+                return name, messages, None
             dropped = None
             if len(self._known) >= MAX_CONVERSATIONS:
                 dropped, _ = self._known.popitem(last=False)
@@ -234,18 +240,27 @@ class Continuations:
                 self._known[name] = (*messages, answer)
 
 
-def _begin(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
-    """Whether `messages` begin with the known ones. Token ids, retrieved documents and thinking,
-    which few clients send back, are not compared."""
-    return len(known) <= len(messages) and all(
-        replace(one, token_ids=None, retrieved=None, thinking="")
-        == replace(other, token_ids=None, thinking="")
-        for one, other in zip(known, messages, strict=False)
-    )
+def _in_common(known: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
+    """Number of messages, up to the first difference. Token ids, retrieved documents and thinking,
+    which few clients send back, are not compared, nor white space around answers."""
+    pairs = enumerate(zip(known, messages, strict=False))
+    different = (i for i, pair in pairs if _compared(pair[0]) != _compared(pair[1]))
+    count = next(different, min(len(known), len(messages)))
+    if count and count == len(messages) and known[count - 1].text != messages[-1].text:
+        return count - 1  # the beginning of an answer, which goes on exactly there
+    return count
+
+
+def _compared(message: Message) -> Message:
+    text = message.text.strip() if message.role is Role.ASSISTANT else message.text
+    return replace(message, text=text, token_ids=None, retrieved=None, thinking="")
 
 
 PATIENCE = 5.0
 """Seconds after which something is sent to keep a connection open."""
+EVENT_SECONDS = 15.0
+"""Seconds after which that is an event. Codex and Claude Code ignore comments, and disconnect if
+there is no event for 300 s."""
 
 
 class StopFinder:
@@ -308,8 +323,8 @@ class ServedAnswer:
         """`note` is a sentence about ignored parts of the request."""
         self.ask, self.note = ask, note
         self.turn = Turn(0, Question(ask.question, (), ask.mode, ask.keep_ratio))
-        self.sent_at = time.monotonic()
-        """Time at which something was last sent to the client."""
+        self.sent_at = self.asked_at = time.monotonic()
+        """Times at which something was last sent to the client, and at which it asked."""
         self._finder = StopFinder(stops)
         self._end: Finished | None = None
         """The turn's last event, with the whole text."""
@@ -467,7 +482,7 @@ class ServedAnswer:
     @property
     def cut_off(self) -> bool:
         """Whether the answer was cut off."""
-        return self.turn.ended in (FinishReason.LENGTH, FinishReason.MEMORY)
+        return self.turn.ended in (FinishReason.LENGTH, FinishReason.MEMORY, FinishReason.REPEATED)
 
     @property
     def prompt_tokens(self) -> int:
@@ -486,7 +501,7 @@ class ServedAnswer:
             }
         if (stats := progress.statistics) is not None:
             found |= {
-                "read_tokens": stats.read_tokens,
+                "read_tokens": max(0, stats.read_tokens - stats.reused_tokens),
                 "recalled_tokens": stats.recalled_tokens,
                 "time_to_first_token": round(stats.ttft, 3),
             }

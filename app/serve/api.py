@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -24,11 +25,13 @@ from starlette.middleware.cors import CORSMiddleware
 from app.chat import wording
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
+from app.models.cache import default_cache
 from app.protocol.commands import Ask, DropConversation, Load
 from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
+from app.serve import answers
 from app.serve.answers import (
     RETRY_SECONDS,
     AnswerFailed,
@@ -49,7 +52,7 @@ from app.serve.formats import (
     conversation,
     error_body,
 )
-from app.serve.http import FAULT, Access, App, RequestLimits
+from app.serve.http import FAULT, REQUEST_IDS, Access, App, RequestLimits
 from app.serve.requests import (
     AnsweredRequest,
     ChatRequest,
@@ -67,10 +70,15 @@ from app.serve.requests import (
     to_messages,
 )
 
+WHOLE_SECONDS, BLANK_SECONDS = 60.0, 30.0
+"""Seconds after which an answer that is not streamed gets its status and a blank, and seconds
+between further blanks. Some clients disconnect if nothing arrives for 300 s."""
 WAITING = 32
 """Maximum number of queued requests."""
 LONGEST_TOKEN, USUAL_TOKEN = 256, 4
 """Bytes of a token: maximum and usual value."""
+NOT_STORED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Headers of answers that arrive bit by bit."""
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
@@ -142,17 +150,12 @@ class Server:
         answer = ServedAnswer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
         if not stream:
-            await _unless_gone(request, _read(pieces))
-            return JSONResponse(form.whole(answer))
+            return await _whole(request, answer, form, pieces)
         await self._check_length(ask)
         # A failure before anything was sent gets a status of its own.
         first = await _unless_gone(request, anext(pieces, None))
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            self._stream(answer, form, first, pieces),
-            media_type="text/event-stream",
-            headers=headers,
-        )
+        stream_of = self._stream(answer, form, first, pieces)
+        return StreamingResponse(stream_of, media_type="text/event-stream", headers=NOT_STORED)
 
     async def _check_length(self, ask: Ask) -> None:
         """Raise AnswerFailed for a prompt that exceeds the context. The engine would refuse it,
@@ -181,24 +184,64 @@ class Server:
         pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
         """Stream an answer. `first` is its first piece, which was taken from `pieces` before."""
-        started = False
+        event_at = answer.asked_at
         try:
             async with aclosing(pieces):
                 piece = first
                 while piece is not None:
+                    now = time.monotonic()
                     if isinstance(piece, Waiting):
-                        yield f": {piece.note}\n\n"
-                    else:
-                        beginning = "" if started else form.start(answer)
-                        started = True
-                        if text := beginning + form.piece(piece):
-                            yield text
-                            answer.sent_at = time.monotonic()
+                        text = form.waiting(answer, now - event_at >= answers.EVENT_SECONDS)
+                        yield text or f": {piece.note}\n\n"
+                    elif text := form.start(answer) + form.piece(piece):
+                        yield text
+                        answer.sent_at = time.monotonic()
+                    event_at = now if text else event_at
                     piece = await anext(pieces, None)
         except RequestError as error:
             yield form.failed(str(error), error.status, error.code)
             return
-        yield ("" if started else form.start(answer)) + form.end(answer)
+        yield form.start(answer) + form.end(answer)
+
+
+async def _whole(
+    request: Request,
+    answer: ServedAnswer,
+    form: Format,
+    pieces: AsyncGenerator[AnswerPiece | Waiting],
+) -> Response:
+    """Answer a request that wants no stream. Raises BadRequest, QueueFull and AnswerFailed."""
+    reading = asyncio.ensure_future(_read(pieces))
+    try:
+        await _unless_gone(request, asyncio.wait({reading}, timeout=WHOLE_SECONDS))
+        if reading.done():
+            reading.result()
+            return JSONResponse(form.whole(answer))
+    except BaseException:
+        reading.cancel()
+        raise
+    late = _late(request.url.path, answer, form, reading)
+    return StreamingResponse(late, media_type="application/json", headers=NOT_STORED)
+
+
+async def _late(
+    path: str, answer: ServedAnswer, form: Format, reading: asyncio.Future[None]
+) -> AsyncIterator[str]:
+    """Blanks, with which JSON may begin, then the answer, or the error that comes too late for a
+    status."""
+    try:
+        done: set[Any] = set()
+        while not done:
+            yield " "
+            done, _ = await asyncio.wait({reading}, timeout=BLANK_SECONDS)
+        try:
+            reading.result()
+            body = form.whole(answer)
+        except RequestError as error:
+            body = error_body(path, str(error), error.status, error.code)
+        yield json.dumps(body, ensure_ascii=False)
+    finally:
+        reading.cancel()
 
 
 async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
@@ -241,15 +284,17 @@ def _max_tokens(message: Message) -> int:
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
     documents = (document.text for document in message.documents)
-    texts = (message.text, message.thinking, *documents)
+    texts = (message.body, message.thinking, *documents)
     return sum(len(text.encode()) for text in texts)
 
 
 class NoSuchModel(RequestError):
     status = 404
 
-    def __init__(self, loaded: str) -> None:
-        super().__init__(f"This model is not loaded: use {loaded}.")
+    def __init__(self, name: str, loaded: str) -> None:
+        super().__init__(
+            f"{name[:80]!r} is not installed: use {loaded}, which answers requests for any model."
+        )
 
 
 async def _gone(request: Request) -> None:
@@ -270,6 +315,7 @@ def make_app(server: Server, access: Access) -> App:
     # Pages of any origin may read answers, because requests need the API key, and a browser sends
     # no key that the page does not know.
     allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
+    allowed["expose_headers"] = REQUEST_IDS
     return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
 
 
@@ -298,16 +344,30 @@ def _add_routes(app: FastAPI, server: Server) -> None:
     async def health() -> dict[str, Any]:
         return {"status": "ok", "model": server.pair.model, "waiting": server.queue.waiting}
 
+    @app.get("/")
+    @app.get("/v1")
+    async def about() -> dict[str, Any]:
+        return {
+            "name": "specchat",
+            "version": version("specchat"),
+            "about": "A server of local models with OpenAI- and Anthropic-compatible APIs."
+            " GET /openapi.json, with the API key, describes its routes.",
+        }
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         listed = {"has_more": False, "first_id": server.pair.model, "last_id": server.pair.model}
-        return {"object": "list", "data": [_model(server)], **listed}
+        return {
+            "object": "list",
+            "data": [_model(server.pair.model, server.pair.loaded_at)],
+            **listed,
+        }
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name.rpartition("/")[2].lower() != server.pair.model.rpartition("/")[2].lower():
-            raise NoSuchModel(server.pair.model)
-        return _model(server)
+            return await asyncio.to_thread(_unloaded, name, server.pair.model)
+        return _model(server.pair.model, server.pair.loaded_at)
 
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
     async def count_tokens(request: Request) -> dict[str, int]:
@@ -400,18 +460,27 @@ def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> O
     return OpenAiFormat(id, server.pair.model, int(time.time()), chat, with_usage)
 
 
-def _model(server: Server) -> dict[str, Any]:
-    """The model's entry, in one object for both APIs."""
-    loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
+def _model(name: str, created: int) -> dict[str, Any]:
+    """A model's entry, in one object for both APIs."""
     return {
-        "id": server.pair.model,
+        "id": name,
         "object": "model",
-        "created": server.pair.loaded_at,
+        "created": created,
         "owned_by": "specchat",
         "type": "model",
-        "display_name": server.pair.model,
-        "created_at": loaded.isoformat().replace("+00:00", "Z"),
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
     }
+
+
+def _unloaded(name: str, loaded: str) -> dict[str, Any]:
+    """The entry of a model that is installed but not loaded. Raises NoSuchModel."""
+    known = {each.casefold(): each for each in default_cache().names()}
+    found = known.get(name.casefold())
+    folder = found and default_cache().snapshot_folder(found)
+    if not found or not folder:
+        raise NoSuchModel(name, loaded)
+    return _model(found, int(folder.stat().st_mtime)) | {"state": "not-loaded"}
 
 
 class TargetTokens:

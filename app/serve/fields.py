@@ -11,14 +11,17 @@ from pydantic import BaseModel, Field
 
 from app.protocol.options import TemplateValues
 
-_NOTHING: tuple[Any, ...] = (False, "", [], {})
-_OUTPUT = """grammar json_schema guided_json guided_regex guided_choice guided_grammar format ebnf
-    structured_outputs structural_tag regex output_format response_format bad_words bad_words_ids
-    allowed_token_ids force_words_ids include_stop_str_in_output audio suffix echo
+_OFF: tuple[Any, ...] = (False, "", [])
+_NOTHING: tuple[Any, ...] = (*_OFF, {})
+_ON_IF_EMPTY = """guided_json json_schema format structured_outputs structural_tag output_format
+    audio web_search_options search_parameters"""
+"""Fields for which {} asks for something: any JSON, or a search with the usual options."""
+_OUTPUT = """grammar guided_regex guided_choice guided_grammar ebnf regex response_format bad_words
+    bad_words_ids allowed_token_ids force_words_ids include_stop_str_in_output suffix echo
     return_full_text"""
 _PROMPT = """chat_template template system_prompt role_mapping documents images image_data adapters
-    lora lora_request truncate_prompt_tokens context_shift mcp_servers web_search_options
-    search_parameters plugins transforms container negative_prompt raw previous_response_id"""
+    lora lora_request truncate_prompt_tokens context_shift mcp_servers plugins transforms container
+    negative_prompt raw previous_response_id"""
 _CHOICE = """logits_processors sampler_priority samplers sampler_order sampler_seed use_beam_search
     num_beams mirostat_mode xtc_special_tokens dry_sequence_breakers smoothing_curve options
     extra_body"""
@@ -37,6 +40,7 @@ _OFF_AT_ONE = """n best_of length_penalty typical_p typ_p tfs tfs_z guidance_sca
 _ON = "skip_special_tokens add_generation_prompt do_sample include_reasoning"
 _UNLESS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     (" ".join((_OUTPUT, _PROMPT, _CHOICE, _MORE_OUTPUT, _OTHER_ROUTES)), _NOTHING),
+    (_ON_IF_EMPTY, _OFF),
     (_LENGTHS, (-1, *_NOTHING)),
     (_OFF_AT_ZERO, (0, *_NOTHING)),
     (_OFF_AT_ONE, (0, 1)),

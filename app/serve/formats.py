@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 from app.serve.answers import AnswerPiece, ServedAnswer
 from app.serve.fields import BadRequest
-from app.serve.requests import ChatMessage, ContentPart, Item, ResponsesRequest
+from app.serve.message_fields import Called, ChatMessage, ContentPart, Item, ToolCall
+from app.serve.requests import ResponsesRequest
+from app.serve.tool_texts import result_text
 
 DONE = "data: [DONE]\n\n"
 
@@ -57,7 +59,7 @@ class OpenAiFormat:
     def __init__(self, id: str, model: str, created: int, chat: bool, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
         self._head = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{id}", "created": created}
-        self._model = model
+        self._model, self._started = model, False
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         if self._chat:
@@ -72,7 +74,15 @@ class OpenAiFormat:
         return self._object("chat.completion", [choice]) | {"usage": _openai_usage(answer)}
 
     def start(self, answer: ServedAnswer) -> str:
-        return self._chunk({"role": "assistant", "content": ""}) if self._chat else ""
+        """The beginning of a stream; an empty string if it was sent."""
+        started, self._started = self._started, True
+        return (
+            self._chunk({"role": "assistant", "content": ""}) if self._chat and not started else ""
+        )
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        """An event without content, if one `is_due`; else an empty string."""
+        return self.start(answer) + self._chunk({} if self._chat else "") if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         if not self._chat:
@@ -162,6 +172,7 @@ class AnthropicFormat:
         }
         self._index, self._open = -1, ""
         """Number and type of the block that is being streamed."""
+        self._started = False
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         text, thinking = answer.turn.text, answer.turn.thinking
@@ -174,8 +185,14 @@ class AnthropicFormat:
         return self._message | found | _stop_reason(answer)
 
     def start(self, answer: ServedAnswer) -> str:
+        if self._started:
+            return ""
+        self._started = True
         message = self._message | {"content": [], "usage": _anthropic_usage(answer)}
         return _named_event("message_start", message=message)
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        return _named_event("ping") if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         return self._delta("thinking", piece.thinking) + self._delta("text", piece.text)
@@ -312,6 +329,11 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
         item = remembered.item(given.id) if given.type == "item_reference" else given
         if item.type == "reasoning":
             thoughts = "\n\n".join(_texts(item))
+        elif item.type.endswith("_call_output"):
+            found.append(_result(item, item.output))
+        elif item.type.endswith("_call"):
+            found += _called(item, found[-1] if found else None, thoughts)
+            thoughts = ""
         elif item.type != "message":
             raise BadRequest(f"Only text is read: leave out items of type {item.type[:50]!r}.")
         elif item.role is None:
@@ -323,6 +345,27 @@ def conversation(request: ResponsesRequest, remembered: Remembered) -> list[Chat
             )
             thoughts = ""
     return found
+
+
+def _called(item: Item, last: ChatMessage | None, thoughts: str) -> list[ChatMessage]:
+    """The messages of a call: it belongs to the `last` message if that is an answer. Calls that a
+    server makes itself have their result with them."""
+    arguments = item.arguments, item.input, item.action, item.operation, item.code, item.queries
+    given = next((each for each in arguments if each is not None), None)
+    name = item.name or item.type.removesuffix("_call")
+    call = ToolCall(id=item.call_id or item.id, function=Called(name=name, arguments=given))
+    outputs = (each for each in (item.output, item.outputs, item.results) if each is not None)
+    results = [_result(item, each) for each in outputs]
+    if last is None or last.role != "assistant":
+        answer = ChatMessage(role="assistant", reasoning_content=thoughts, tool_calls=[call])
+        return [answer, *results]
+    last.tool_calls = [*(last.tool_calls or ()), call]
+    return results
+
+
+def _result(item: Item, output: Any) -> ChatMessage:
+    id = item.call_id or item.id
+    return ChatMessage(role="tool", tool_call_id=id, content=result_text(output))
 
 
 def _texts(item: Item) -> list[str]:
@@ -387,8 +430,13 @@ class ResponsesFormat:
         }
 
     def start(self, answer: ServedAnswer) -> str:
-        kinds = "response.created", "response.in_progress"
+        kinds = () if self._events else ("response.created", "response.in_progress")
         return "".join(self._event(kind, response=self._response) for kind in kinds)
+
+    def waiting(self, answer: ServedAnswer, is_due: bool) -> str:
+        if started := self.start(answer):
+            return started
+        return self._event("response.in_progress", response=self._response) if is_due else ""
 
     def piece(self, piece: AnswerPiece) -> str:
         return self._delta("reasoning", piece.thinking) + self._delta("message", piece.text)

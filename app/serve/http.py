@@ -12,10 +12,12 @@ import logging
 import socket
 import time
 import traceback
+import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import uvicorn
 from fastapi.responses import JSONResponse
@@ -103,12 +105,13 @@ class Access:
 
 
 def _tokens(headers: dict[str, str]) -> list[str]:
-    """The keys that a request sends: as Anthropic's clients do, as OpenAI's do, or without the
+    """The keys that a request sends: as clients of Anthropic, Azure and OpenAI do, or without the
     name of the scheme."""
     given = headers.get("authorization", "").strip()
     scheme, _, credentials = given.partition(" ")
     return [
         headers.get("x-api-key", "").strip(),
+        headers.get("api-key", "").strip(),
         credentials.strip() if scheme.lower() == "bearer" else given,
     ]
 
@@ -130,10 +133,12 @@ BODY_SECONDS = 30.0
 """Time limit for receiving a body."""
 MAX_DRAINED, DRAIN_SECONDS = 100_000_000, 2.0
 """Limits, in bytes and seconds, for receiving the rest of a body that is too large."""
-OPEN = frozenset({"/health"})
+OPEN = frozenset({"/health", "/", "/v1"})
 """Paths that need no API key."""
 VERSIONED = frozenset({"chat", "completions", "messages", "models", "responses"})
 """First parts of paths after /v1."""
+REQUEST_IDS = "request-id", "x-request-id"
+"""Headers with a request's id, for clients of Anthropic and of OpenAI."""
 LOGGED = 200
 """Maximum characters of a path in the log."""
 FAULT = "Something went wrong inside specchat: try again."
@@ -162,6 +167,9 @@ class RequestLimits:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
+                id = f"req_{uuid4().hex[:24]}".encode()
+                ids = [(name.encode(), id) for name in REQUEST_IDS]
+                message = {**message, "headers": [*message.get("headers", ()), *ids]}
             await send(message)
 
         try:
@@ -200,15 +208,28 @@ class RequestLimits:
                         await _drain(receive)
                         return too_long
                     if not message.get("more_body"):
-                        return bytes(body)
+                        break
         except TimeoutError:
             return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to arrive."
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding in ("", "identity"):
+            return bytes(body)
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            return 415, f"The encoding {encoding[:20]!r} is not supported: use gzip, or none."
+        found = await asyncio.to_thread(_decompressed, bytes(body))
+        if found is None:
+            return 400, f"The request is not complete {encoding} data: send it again."
+        return too_long if len(found) > MAX_BODY else found
 
 
 def _route(path: str) -> str:
-    """Correct a path where the client's base URL lacks /v1 or has it twice, or has an extra
-    slash."""
+    """Correct a path where the client's base URL lacks /v1 or has it twice, has an extra slash, or
+    is one of Azure's."""
     parts = [part for part in path.split("/") if part]
+    if parts[:2] == ["openai", "deployments"]:
+        del parts[:3]
+    elif parts[:1] == ["openai"] and len(parts) > 1:
+        del parts[0]
     while parts[:2] == ["v1", "v1"]:
         del parts[0]
     if parts and parts[0] in VERSIONED:
@@ -217,9 +238,22 @@ def _route(path: str) -> str:
 
 
 def _as_json(scope: Scope, path: str) -> Scope:
-    """Set the content type to JSON whatever the client sent: `curl -d` declares a form."""
+    """Set the content type to JSON whatever the client sent: `curl -d` declares a form. HEAD is
+    GET without a body, which uvicorn leaves out."""
     others = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-type"]
-    return {**scope, "path": path, "headers": [*others, (b"content-type", b"application/json")]}
+    headers = [*others, (b"content-type", b"application/json")]
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return {**scope, "method": method, "path": path, "headers": headers}
+
+
+def _decompressed(body: bytes) -> bytes | None:
+    """Up to one byte more than MAX_BODY; None for damaged data."""
+    inflating = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either format
+    try:
+        found = inflating.decompress(body, MAX_BODY + 1)
+    except zlib.error:
+        return None
+    return found if inflating.eof or len(found) > MAX_BODY else None
 
 
 async def _drain(receive: Receive) -> None:

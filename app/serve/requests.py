@@ -8,11 +8,12 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -23,9 +24,9 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    model_validator,
 )
 from pydantic.json_schema import models_json_schema
+from pydantic_core import ErrorDetails
 
 from app.protocol.commands import Ask
 from app.protocol.options import (
@@ -36,7 +37,7 @@ from app.protocol.options import (
     Sampling,
 )
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import LONG, cut
+from app.serve.cutting import LONG, cut, names_rules
 from app.serve.fields import (
     NO_LIMIT,
     BadRequest,
@@ -45,12 +46,17 @@ from app.serve.fields import (
     ignored,
     refuse_unsupported,
 )
+from app.serve.message_fields import Called, ChatMessage, ContentPart, Fields, Item, Items
+from app.serve.tool_texts import CALL, ToolResult, call_text, has_media, label
 from app.settings.definitions import Settings
 from app.util.json_amount import is_too_much
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
 """Maximum values in a request, and lists and objects among them. While JSON is parsed, no other
 thread runs."""
+EXPECTED = "Input should be "
+KINDS = frozenset({"str", "int", "bool", "float", "ContentPart"})
+"""Names of types in pydantic's locations."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """Matches a surrogate as JSON escapes it. Most are halves of a pair."""
 _SCHEMAS = "#/components/schemas/{model}"
@@ -68,10 +74,29 @@ def read_body(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))[:200]
-        message = str(first["msg"]).removeprefix("Value error, ")[:300]
-        raise BadRequest(f"{where}: {message}" if where else message) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise BadRequest(_sentence(found)) from None
+
+
+def _sentence(errors: Sequence[ErrorDetails]) -> str:
+    """A sentence about the first mistake. Where several kinds of values are allowed, it is about
+    the kind that was sent, or else about all of them."""
+    places = [tuple(each for each in error["loc"] if not _is_kind(each)) for error in errors]
+    near = [i for i, place in enumerate(places) if place[:1] == places[0][:1]]
+    at = max(near, key=lambda i: len(places[i]))
+    where = ".".join(map(str, places[at]))[:200]
+    problems = [str(errors[i]["msg"]) for i in near if places[i] == places[at]]
+    problems = [
+        each.removeprefix("Value error, ").partition(" or instance of")[0] for each in problems
+    ]
+    first, *others = dict.fromkeys(problems)
+    message = " or ".join([first, *(each.removeprefix(EXPECTED) for each in others)])[:300]
+    return f"{where}: {message}" if where else message
+
+
+def _is_kind(part: int | str) -> bool:
+    """Whether a part of pydantic's location is the name of a type, not a field or an index."""
+    return isinstance(part, str) and (part in KINDS or "[" in part)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -117,8 +142,8 @@ def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]
     return app.openapi_schema
 
 
-MAX_STOPS, MAX_ITEMS = 128, 10_000
-"""Maximum stop sequences, and items of any other list."""
+MAX_STOPS = 128
+"""Maximum stop sequences."""
 MAX_MARKS = 100
 """Documents of a message whose names are removed around the question."""
 MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
@@ -129,12 +154,10 @@ SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 
 HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
 
-T = TypeVar("T")
-Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
-"""Type of every list in a request. Only the first invalid item is reported."""
 TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
+MEDIA_IGNORED = "Images and files in tool results were ignored."
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Limit = Annotated[
     int,
@@ -156,22 +179,6 @@ def _not_too_many(given: Any) -> Any:
     return given
 
 
-class _Fields(BaseModel):
-    """Base of all requests. A field that is null counts as absent, because clients send many."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-    def check(self) -> None:
-        """Raise BadRequest for what is not supported."""
-
-
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
@@ -181,7 +188,7 @@ Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
-class AnsweredRequest(_Fields):
+class AnsweredRequest(Fields):
     """Fields of all routes that return an answer. Other fields are checked against `fields.py`."""
 
     model_config = ConfigDict(extra="allow")
@@ -225,7 +232,7 @@ class AnsweredRequest(_Fields):
         return []
 
 
-class _Tools(_Fields):
+class _Tools(Fields):
     """Fields about tools, which are ignored: editors send tools with every question, and most let
     the model choose, so it answers with text."""
 
@@ -258,31 +265,7 @@ class _Tools(_Fields):
         return choice.get("mode", kind) if kind == "allowed_tools" else kind
 
 
-class ContentPart(_Fields):
-    """A part of a message: text, thinking, a file, or a type that is refused."""
-
-    type: str
-    text: str = ""
-    thinking: str = ""
-    refusal: str = ""
-    source: dict[str, Any] | None = None
-    title: str | None = None
-    """A document in Anthropic's API."""
-    file: dict[str, Any] | None = None
-    """A file in OpenAI's chat completions."""
-    filename: str | None = None
-    file_data: str | None = None
-    """A file in OpenAI's responses."""
-
-
-class ChatMessage(_Fields):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Items[str | ContentPart] | None = None
-    reasoning_content: str | None = None
-    """The thinking before this answer, in the field in which specchat returns it."""
-
-
-class StreamOptions(_Fields):
+class StreamOptions(Fields):
     include_usage: bool = False
 
 
@@ -342,8 +325,12 @@ class CompletionRequest(_OpenAi):
             raise BadRequest("The prompt must be a text or a list of token ids.")
         if self.logprobs is not None and self.logprobs is not False:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if self.suffix or self.echo:
-            raise BadRequest("`suffix` and `echo` are not supported: leave them out.")
+        if self.suffix:
+            raise BadRequest(
+                "A text cannot be filled in before a `suffix`: leave it out to continue the prompt."
+            )
+        if self.echo:
+            raise BadRequest("`echo` is not supported: leave it out.")
 
     @property
     def only_prompt(self) -> str | list[int]:
@@ -387,7 +374,22 @@ class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
 def note(request: AnsweredRequest) -> str:
     """Sentences about ignored parts of a request; an empty string if there are none."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
-    return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
+    media = any(map(has_media, _results(request)))
+    sentences = TOOLS_IGNORED if has_tools else "", MEDIA_IGNORED if media else ""
+    return " ".join(filter(None, (*sentences, ignored(request))))
+
+
+def _results(request: AnsweredRequest) -> Iterator[Any]:
+    """The contents of all tool results."""
+    if isinstance(request, ResponsesRequest):
+        yield from (item.output for item in request.items)
+    elif isinstance(request, ChatRequest | CountRequest):
+        for message in request.messages:
+            if message.role == "tool":
+                yield _plain(message)
+            elif isinstance(message.content, list):
+                parts = (each for each in message.content if isinstance(each, ContentPart))
+                yield from (each.content for each in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,23 +400,19 @@ class Defaults:
     keep: float = AUTO_KEEP
     sampling: Sampling = DEFAULT_SAMPLING
     within_seconds: float = 0.0
+    max_tokens: int = NO_ANSWER_LIMIT
 
 
 def defaults_of(settings: Settings) -> Defaults:
     """Defaults for reading and sampling, from the settings."""
     reading = settings.reading
-    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within_s)
-
-
-class Item(_Fields):
-    """An input item of `/v1/responses`: a message, the thinking before one, or a reference to an
-    item that the server remembers."""
-
-    type: str = "message"
-    id: str = ""
-    role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Items[str | ContentPart] | None = None
-    summary: Items[ContentPart] | None = None
+    return Defaults(
+        reading.mode,
+        reading.keep,
+        settings.sampling(),
+        reading.first_word_within_s,
+        settings.answers.request_max_tokens,
+    )
 
 
 class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
@@ -444,8 +442,6 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
             raise BadRequest("Only text output is supported: leave `text.format` out.")
-        if (self.text or {}).get("verbosity", "medium") not in ("medium", None):
-            raise BadRequest("`text.verbosity` is not supported: leave it out.")
         if self.top_logprobs or any("logprobs" in each for each in self.include or []):
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.background:
@@ -462,29 +458,113 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
         )
 
 
+BILLING = "x-anthropic-billing-header:"
+"""Begins a line in Claude Code's system prompts that differs between sessions."""
+
+
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """Raises BadRequest."""
-    found = []
+    found: list[Message] = []
     texts_by_name: dict[str, list[str]] = {}
+    labels: dict[str, str] = {}
     for message in messages:
         if message.role in ("tool", "function"):
-            raise BadRequest("Tools are not supported: leave out messages of tools.")
-        parts, thoughts, documents = _parts(message.content)
+            name = labels.get(_key(message.tool_call_id or message.name))
+            name = name or (label(message.name, None) if message.name else CALL)
+            result = ToolResult(name, _plain(message)).message
+            found.append(_with_numbers(result, texts_by_name))
+            continue
+        parts = _parts(message.content, labels)
         if message.role == "user":
-            cut_out, text = cut(parts)
-            question = _without_names(text, cut_out)
-            documents = tuple(_numbered(each, texts_by_name) for each in documents)
-            found.append(Message(Role.USER, question, (*documents, *cut_out)))
+            found += [_with_numbers(each.message, texts_by_name) for each in parts.results]
+            if not parts.results or parts.documents or any(map(str.strip, parts.texts)):
+                found.append(_asked(parts, texts_by_name))
         elif message.role == "assistant":
-            thinking = message.reasoning_content or "\n\n".join(thoughts)
-            found.append(Message(Role.ASSISTANT, "\n\n".join(parts), thinking=thinking))
+            texts = [*parts.texts, *(each.text for each in parts.results)]
+            texts += _calls(message, labels)
+            thinking = message.reasoning_content or "\n\n".join(parts.thoughts)
+            text = "\n\n".join(texts if len(texts) < 2 else filter(None, texts))
+            found.append(Message(Role.ASSISTANT, text, thinking=thinking))
         else:
-            found.append(Message(Role.SYSTEM, "\n\n".join(parts)))
-    if found and found[-1].role is Role.SYSTEM:  # the last message is what is answered
-        found[-1] = replace(found[-1], role=Role.USER)
-    if all(message.role is not Role.USER for message in found):
-        raise BadRequest("There is no question: send a message of the role `user`.")
+            texts = [*map(_without_billing, parts.texts)]
+            if any(texts) or texts == parts.texts:
+                found.append(Message(Role.SYSTEM, "\n\n".join(filter(None, texts))))
+    asks = any(message.role in ("user", "system", "developer") for message in messages)
+    if not asks or not found:
+        raise BadRequest(
+            "There is no question: send a message of the role `user`. Tool results alone cannot be"
+            " answered."
+        )
+    return _ordered(found)
+
+
+def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
+    """A user's message."""
+    context: list[str] = []
+    cut_out, text = cut(parts.texts, context)
+    question = _without_names(text, cut_out)
+    if cut_out and context and not _without_marks(question, cut_out):
+        context, question = [], "\n\n".join([*context, question])
+    documents = [_numbered(each, texts_by_name) for each in parts.documents]
+    return Message(
+        Role.USER, question, (*documents, *cut_out), context="\n\n".join(context).strip()
+    )
+
+
+def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, such that the user's own words are the last ones before each answer: system
+    prompts and messages with nothing but context that follow them stand before them. Where there
+    are no own words, the last of the others is what is answered."""
+    found: list[Message] = []
+    run: list[Message] = []
+    last = max(
+        (i for i, each in enumerate(messages) if each.role is not Role.ASSISTANT), default=-1
+    )
+    for index, message in enumerate(messages):
+        if message.role is Role.ASSISTANT:
+            found.append(message)
+            continue
+        if run and _is_own(run[-1]) and not _is_own(message):
+            run.insert(-1, message)
+        else:
+            run.append(message)
+        is_last = index == last
+        if not is_last and messages[index + 1].role is not Role.ASSISTANT:
+            continue
+        if run[-1].role is Role.SYSTEM and (found or is_last):
+            run[-1] = Message(Role.USER, "", context=run[-1].text.strip())
+        if is_last and not _is_own(run[-1]):
+            run[-1] = replace(run[-1], text=run[-1].context, context="")
+        found += run
+        run = []
     return tuple(found)
+
+
+def _is_own(message: Message) -> bool:
+    return message.role is Role.USER and bool(message.text.strip() or message.documents)
+
+
+def _without_billing(text: str) -> str:
+    line, _, rest = text.partition("\n")
+    return rest.lstrip("\n") if line.lower().startswith(BILLING) else text
+
+
+def _calls(message: ChatMessage, labels: dict[str, str]) -> Iterator[str]:
+    """The text of each call of an assistant's message. Stores their labels."""
+    calls = [
+        (each.id, each.function or each.custom or Called()) for each in message.tool_calls or []
+    ]
+    if message.function_call is not None:
+        calls.append((message.function_call.name, message.function_call))
+    for id, call in calls:
+        given = call.input if call.arguments is None else call.arguments
+        labels[_key(id)] = label(call.name, given)
+        yield call_text(call.name, given)
+
+
+def _with_numbers(message: Message, texts_by_name: dict[str, list[str]]) -> Message:
+    documents = tuple(_numbered(each, texts_by_name) for each in message.documents)
+    return replace(message, documents=documents)
 
 
 def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Document:
@@ -495,6 +575,12 @@ def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Docume
     number = texts.index(document.text) + 1
     stem, suffix = os.path.splitext(document.name)
     return document if number == 1 else replace(document, name=f"{stem} ({number}){suffix}")
+
+
+def _without_marks(text: str, documents: Sequence[Document]) -> str:
+    for document in documents[:MAX_MARKS]:
+        text = text.replace(f"[{document.name}]", "")
+    return text.strip()
 
 
 def _without_names(text: str, documents: Sequence[Document]) -> str:
@@ -512,32 +598,51 @@ def _without_names(text: str, documents: Sequence[Document]) -> str:
     return text if not inner or any(mark in inner for mark in marks) else inner
 
 
-def _parts(
-    content: str | list[str | ContentPart] | None,
-) -> tuple[list[str], list[str], tuple[Document, ...]]:
-    """A message's texts, its thinking, and its documents."""
-    if isinstance(content, str):
-        return [content], [], ()
-    texts: list[str] = []
-    thoughts: list[str] = []
-    documents: list[Document] = []
-    for part in content or []:
+class _Parts(NamedTuple):
+    """The parts of a message, by their kinds. Texts include those of tool calls."""
+
+    texts: list[str]
+    thoughts: list[str]
+    documents: list[Document]
+    results: list[ToolResult]
+
+
+def _parts(content: str | list[str | ContentPart] | None, labels: dict[str, str]) -> _Parts:
+    """Stores the labels of tool calls. Raises BadRequest."""
+    found = _Parts([], [], [], [])
+    for part in [content] if isinstance(content, str) else content or []:
         if isinstance(part, str):
-            texts.append(part)
-            continue
-        if part.type in ("text", "input_text", "output_text"):
-            texts.append(part.text)
+            found.texts.append(part)
+        elif part.type in ("text", "input_text", "output_text"):
+            found.texts.append(part.text)
         elif part.type == "refusal":
-            texts.append(part.refusal)
+            found.texts.append(part.refusal)
         elif part.type in ("thinking", "redacted_thinking"):
-            thoughts += [part.thinking] if part.thinking else []
+            found.thoughts.extend([part.thinking] if part.thinking else [])
         elif part.type in ("document", "file", "input_file"):
-            documents.append(_document(part, len(documents) + 1))
+            found.documents.append(_document(part, len(found.documents) + 1))
+        elif part.type.endswith("tool_use"):
+            labels[_key(part.id)] = label(part.name, part.input)
+            found.texts.append(call_text(part.name, part.input))
+        elif part.type.endswith("tool_result"):
+            name = labels.get(_key(part.tool_use_id), CALL)
+            found.results.append(ToolResult(name, part.content, part.is_error))
         else:
             raise BadRequest(
-                f"Only texts and files are read: leave out parts of type {part.type[:50]!r}."
+                "Only texts and files are read, images and sounds are not: leave out parts of type"
+                f" {part.type[:50]!r}."
             )
-    return texts or [""], thoughts, tuple(documents)
+    if not found.texts and not found.results:
+        found.texts.append("")
+    return found
+
+
+def _plain(message: ChatMessage) -> Any:
+    return message.model_dump(exclude_unset=True).get("content")
+
+
+def _key(id: Any) -> str:
+    return id if isinstance(id, str) else ""
 
 
 def _document(part: ContentPart, number: int) -> Document:
@@ -547,15 +652,17 @@ def _document(part: ContentPart, number: int) -> Document:
     data = source.get("data") or file.get("file_data") or part.file_data
     if not isinstance(data, str) or not isinstance(name, str):
         raise BadRequest("Files are read from the request only: send their content in base64.")
-    if source.get("type") == "text":
-        return Document(name, data)
-    return Document(name, _file_text(name, data))
+    text = data if source.get("type") == "text" else _file_text(name, data)
+    return Document(name, text, ((0, len(text)),) if names_rules(name) else ())
 
 
 MAX_READERS = 3
 """Files that are read at the same time. Threads are left for requests without files."""
 READ_SECONDS = 120.0
-"""Maximum processor time for reading a file."""
+"""Maximum processor time for reading a file, and seconds after which a request's next file is not
+read."""
+_spent: ContextVar[float] = ContextVar("_spent", default=0.0)
+"""Seconds in which files of the request were read."""
 _readers = threading.BoundedSemaphore(MAX_READERS)
 is_gone: ContextVar[Callable[[], bool]] = ContextVar("is_gone", default=lambda: False)
 """Tells whether the client of the request has closed the connection."""
@@ -582,8 +689,11 @@ def _file_text(name: str, data: str) -> str:
         content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
     except ValueError:
         raise BadRequest(f"The content of {name!r} is not base64.") from None
+    if _spent.get() > READ_SECONDS:
+        raise BadRequest("The files of the request take too long to read: send fewer.")
     if not _readers.acquire(blocking=False):
         raise TooManyFiles
+    began = time.monotonic()
     try:
         limits = ReadLimits(document_total_seconds=READ_SECONDS)
         return read_content(name, content, limits, is_gone.get()).text
@@ -592,6 +702,7 @@ def _file_text(name: str, data: str) -> str:
     except ReadCancelled:
         raise BadRequest("The client has closed the connection.") from None
     finally:
+        _spent.set(_spent.get() + time.monotonic() - began)
         _readers.release()
 
 
@@ -605,8 +716,9 @@ def to_ask(
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
     sampling = defaults.sampling.with_values(
-        max_tokens=request.limit or NO_ANSWER_LIMIT,
+        max_tokens=request.limit or defaults.max_tokens,
         stop_repeats=False,
+        yield_repeats=True,
         **values,
         **thoughts,
     )

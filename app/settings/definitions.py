@@ -54,9 +54,10 @@ class KvBits(StrEnum):
 
 
 class ThemeName(StrEnum):
-    """Our themes, then Textual's. Themes that use the terminal's own colours are missing, because
-    the heatmap needs intermediate shades."""
+    """Ours by the terminal's background, our themes, then Textual's. Themes that use the terminal's
+    own colours are missing, because the heatmap needs intermediate shades."""
 
+    AUTO = "auto"
     SPECCHAT = "specchat"
     SPECCHAT_LIGHT = "specchat-light"
     ATOM_ONE_DARK = "atom-one-dark"
@@ -125,6 +126,9 @@ class Answers:
     """Maximum number of thinking tokens before the answer has to begin. 0: no limit."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
+    request_max_tokens: Annotated[int, Range(1, 1_000_000, 1_024)] = 32_768
+    """Maximum length, in tokens, of an answer to a request that other programs send to the server
+    (F5) without a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,8 @@ class Storage:
 class Appearance:
     """Theme and animations."""
 
-    theme: ThemeName = ThemeName.SPECCHAT
-    """The colours of the screen."""
+    theme: ThemeName = ThemeName.AUTO
+    """The colours of the screen; auto follows the terminal's background."""
     animations: bool = True
     """Animate changes on the screen."""
 
@@ -280,7 +284,8 @@ class Setting:
         """The allowed values, in a few words."""
         if self.range is not None:
             own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
-            return self.bounds + own
+            zero = f", or '{self.range.zero}'" if self.range.zero else ""
+            return self.bounds + own + zero
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)
@@ -325,9 +330,12 @@ class Setting:
         return replace(settings, **changes)
 
     def validate(self, value: object) -> Value:
-        """`value` in this setting's type. Raises ValueError."""
+        """`value` in this setting's type; numbers also as the word that the screen shows for 0.
+        Raises ValueError."""
+        if self.range is not None and self.range.zero and value == self.range.zero:
+            value = 0
         if self.range is None:
-            if issubclass(self.type, StrEnum) and value in tuple(self.type):
+            if issubclass(self.type, StrEnum) and str(value) in tuple(self.type):
                 return self.type(str(value))
             if self.type is bool and isinstance(value, bool):
                 return value

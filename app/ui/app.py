@@ -9,18 +9,23 @@ import signal
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.console import RenderableType
 from textual import on
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
+from textual.filter import ANSIToTruecolor, DimFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -34,14 +39,25 @@ from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
+from app.ui.changes import Changes, Drawn
 from app.ui.chat.asking import TurnFinished
 from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
+from app.ui.ending import SIGNAL_EXIT_BASE, EndingSignals
 from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
 from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
 from app.ui.settings.live import LiveSettings
-from app.ui.terminal import Clipboard, Window
-from app.ui.theme import ink_shades, our_themes
+from app.ui.terminal import (
+    ASK_BACKGROUND,
+    NOT_COPIED,
+    Clipboard,
+    Window,
+    background_is_dark,
+    copied_sentence,
+    for_tmux,
+)
+from app.ui.terminal_input import BackgroundReported
+from app.ui.theme import FEW_COLOURS, ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -59,9 +75,6 @@ RESTART_DELAY = 0.25
 """Seconds to wait for the store, whose drafts are saved before a restart."""
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
-SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -163,6 +176,9 @@ class SpecchatApp(App[None]):
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
+        self._drawn = Drawn()
+        self._ending: EndingSignals | None = None
+        self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
         self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
         self.chat = ChatScreen(
@@ -183,6 +199,7 @@ class SpecchatApp(App[None]):
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
+        self.settings.set_background(background_is_dark())
         self._library, self._server, self._machines = library, server, machines
         self._opener = opener
         if server is not None:
@@ -195,12 +212,26 @@ class SpecchatApp(App[None]):
     def on_mount(self) -> None:
         self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
+        if self.console.color_system == "standard" and not self.is_headless:
+            self._use_few_colours()
+        if os.environ.get("TERM") != "linux":  # the console would show a part of it
+            self._write(ASK_BACKGROUND)
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self._quit, SIGNAL_EXIT_BASE + signal.SIGTERM)
-            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+            def quit(status: int) -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._on_signal, status)
+
+            self._ending = EndingSignals(quit, self.shutdown, self._is_saving)
+            self._ending.start()
+
+    def on_unmount(self) -> None:
+        if self._ending is not None:
+            self._ending.stop()
 
     def on_resize(self, event: Resize) -> None:
+        self.forget_drawn()
         small = isinstance(self.screen, SmallScreen)
         if small and fits(event.size):
             self.screen.dismiss()
@@ -215,7 +246,12 @@ class SpecchatApp(App[None]):
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Save everything; called once the screen is gone."""
+        """Save everything; called once the screen is gone, or cannot be waited for."""
+        self._is_saving.set()
+        with self._shutdown_lock:
+            self._save_everything()
+
+    def _save_everything(self) -> None:
         if self._server is not None:
             self._server.stop()
         self._close_engine()
@@ -261,11 +297,26 @@ class SpecchatApp(App[None]):
         ):
             self._quit_asked = None
         await super().on_event(event)
+        if isinstance(event, Key):
+            await asyncio.sleep(0)  # Textual never does while keys are queued
 
     @on(TurnFinished)
     def _notify_finished(self, event: TurnFinished) -> None:
         if not self.app_focus and event.seconds >= LONG_TURN_SECONDS:
             self.window.notify(event.summary)
+
+    def _use_few_colours(self) -> None:
+        self.add_class(FEW_COLOURS)
+        blending = (DimFilter, ANSIToTruecolor)  # both replace the attribute `dim` by a colour
+        self._filters = [each for each in self._filters if not isinstance(each, blending)]
+        for theme in our_themes(few_colours=True):
+            self.register_theme(theme)
+        self._invalidate_css()
+        self.call_next(self.refresh_css)
+
+    @on(BackgroundReported)
+    def _set_background(self, event: BackgroundReported) -> None:
+        self.settings.set_background(event.is_dark)
 
     def watch_app_focus(self, focus: bool) -> None:
         if focus:
@@ -283,17 +334,20 @@ class SpecchatApp(App[None]):
         if not self._supervised():
             self._quit(1)
 
-    def _on_hangup(self) -> None:
-        """The terminal is gone. A normal exit would hang, because Textual waits until everything is
-        drawn."""
+    def _on_signal(self, status: int) -> None:
+        if status != SIGNAL_EXIT_BASE + signal.SIGHUP:
+            self._quit(status)
+            return
+        # The terminal is gone. A normal exit would hang, because Textual waits until everything
+        # is drawn.
         self.shutdown()
-        os._exit(SIGNAL_EXIT_BASE + signal.SIGHUP)
+        os._exit(status)
 
     async def action_copy_or_quit(self) -> None:
         selected = self._selected_text()
         if selected:
             self.copy_to_clipboard(selected)
-            self.chat.notice.show("Copied.")
+            self.chat.notice.show(copied_sentence(self, "Copied."))
             return
         if self._confirms_quit("ctrl+c", QUIT_WINDOW_SECONDS):
             self._quit(0)
@@ -302,8 +356,20 @@ class SpecchatApp(App[None]):
     def copy_to_clipboard(self, text: str) -> None:
         """Copy into the system's clipboard, too, because not every terminal does that."""
         super().copy_to_clipboard(text)
+        if os.environ.get("TMUX"):
+            data = b64encode(text.encode(errors="replace")).decode()
+            self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
         if self._system_clipboard is not None:
-            self._system_clipboard.write(text)
+            written = self._system_clipboard.write(text)
+            start_task(self, lambda: self._tell_failure(written))
+
+    async def _tell_failure(self, written: Future[bool] | None) -> None:
+        if written is not None and not await asyncio.wrap_future(written):
+            self._show(NOT_COPIED)
+
+    @property
+    def reaches_clipboard(self) -> bool:
+        return self._system_clipboard is not None or self.is_headless
 
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 
@@ -462,6 +528,14 @@ class SpecchatApp(App[None]):
         if isinstance(focused, TextArea) and focused.selected_text:
             return focused.selected_text
         return self.screen.get_selected_text()
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if isinstance(renderable, ChopsUpdate | LayoutUpdate):
+            renderable = cast("RenderableType", Changes(renderable, self._drawn))
+        super()._display(screen, renderable)
+
+    def forget_drawn(self) -> None:
+        self._drawn.forget()
 
     def _close_engine(self) -> None:
         if not self._closing_engine:

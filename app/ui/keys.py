@@ -9,7 +9,9 @@ means run their own bindings at once.
 from __future__ import annotations
 
 import unicodedata
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.widget import Widget
 from textual.widgets import Input
@@ -17,9 +19,21 @@ from textual.widgets import Input
 from app.util.sanitize import sanitize_line
 
 MAX_PASTE = 1_000
+WORD_BINDINGS = (
+    Binding("alt+left", "cursor_word_left", show=False),
+    Binding("alt+right", "cursor_word_right", show=False),
+    Binding("alt+backspace", "delete_word_left", show=False),
+)
+"""More keys of a `TextArea`."""
 
 
 class SafeInput(Input):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+left", "cursor_left_word", show=False),
+        Binding("alt+right", "cursor_right_word", show=False),
+        Binding("alt+backspace", "delete_left_word", show=False),
+    ]
+
     async def _on_key(self, event: Key) -> None:
         if character := odd_character(event):
             self.insert_text_at_cursor(character)

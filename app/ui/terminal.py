@@ -1,11 +1,8 @@
-"""Terminal input and output: pastes, the window's title, standard error, and the clipboard.
+"""The terminal: its driver, the window's title, standard error, and the clipboard.
 
-The parser and the driver override private methods of Textual 8.2.8 (see `app/ui/transcript`). That
-version parses escape sequences inside a bracketed paste: after an ESC in the pasted text it drops
-the characters that look like a sequence, turns others into key events, Enter among them, and
-removes NUL. `LinuxDriver.run_input_thread` creates its own parser, so the method is replaced. It
-also decodes strictly: one byte of a paste that is not UTF-8 would end the program. Here it becomes
-U+FFFD.
+The driver overrides private methods of Textual 8.2.8 (see `app/ui/transcript`).
+`LinuxDriver.run_input_thread` creates its own parser, so the method is replaced. It also decodes
+strictly: one byte of a paste that is not UTF-8 would end the program. Here it becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -18,108 +15,37 @@ import signal
 import subprocess
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from textual._parser import ParseError
-from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Paste
 from textual.message import Message
 
+from app.ui.terminal_input import ESC, PasteSafeParser
 from app.util.sanitize import sanitize_line
 
 PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
+KEYPAD_ON, KEYPAD_OFF = "\x1b=", "\x1b>"
+WITH_KEYPAD = ("st", "tmux", "screen")
+"""TERM of terminals whose Delete or keypad Enter is right only in the keypad's application mode,
+begins like this. In PuTTY that mode breaks the keypad."""
+ASK_KITTY, ASK_BACKGROUND = "\x1b[?u", "\x1b]11;?\x07"
 NAME = "specchat"
 DONE_MARK = "✓"
 TITLE_LENGTH = 80
 READ_BYTES = 64 * 1024
-TICK_SECONDS = 0.1
+TICK_SECONDS, SHORT_TICK_SECONDS = 0.1, 0.02
 CLOSED_TICKS = 5
 """After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
 had the terminal."""
 STDERR = 2
+NOT_COPIED = "The clipboard's program failed. ^V pastes the copied text here."
+TERMINAL_MAY_COPY = "Other programs get it if the terminal supports OSC 52. ^V pastes it here."
 TIMEOUT_SECONDS = 2.0
 """Timeout of the clipboard programs: the program that owns the text may not respond."""
-
-
-def partial_marker(text: str, marker: str) -> str:
-    """The longest suffix of `text` that is a proper prefix of `marker`."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:length]):
-            return marker[:length]
-    return ""
-
-
-class PasteSafeParser(XTermParser):
-    """`XTermParser`, but a paste is cut out of the stream first and becomes one `Paste`, unchanged.
-
-    Reads may split the stream anywhere, even inside a marker. A terminal that does not remove end
-    markers from pasted text can end a paste early. In general that cannot be detected; only an end
-    marker followed by another one in the same read is treated as text.
-    """
-
-    def __init__(self, debug: bool = False) -> None:
-        self._pasted: list[str] | None = None
-        self._tail = ""
-        super().__init__(debug)
-
-    def feed(self, data: str) -> Iterable[Message]:
-        if not data:
-            yield from super().feed(data)
-        while data:
-            reader = self._read_keys if self._pasted is None else self._read_paste
-            data = yield from reader(data)
-
-    def tick(self) -> Iterable[Message]:
-        # No key sends `ESC [ 2` alone, so after it the rest of a marker is still to come.
-        if self._pasted is None and len(self._tail) < 3:
-            yield from super().tick()
-
-    def _read_keys(self, data: str) -> Generator[Message, None, str]:
-        """Pass `data` to the parent up to the end of a start marker; returns the rest."""
-        seen = self._tail + data
-        start = seen.find(BRACKETED_PASTE_START)
-        if start < 0:
-            self._tail = partial_marker(seen, BRACKETED_PASTE_START)
-            yield from super().feed(data)
-            return ""
-        body = start + len(BRACKETED_PASTE_START) - len(self._tail)
-        yield from super().feed(data[:body])
-        # Now the parent is in its paste mode. End that at once and start ours.
-        for message in super().feed(BRACKETED_PASTE_END):
-            if not isinstance(message, Paste):
-                yield message
-        self._tail = ""
-        self._pasted = []
-        return data[body:]
-
-    def _read_paste(self, data: str) -> Generator[Message, None, str]:
-        """Collect pasted text up to the end marker; returns the rest."""
-        assert self._pasted is not None
-        seen = self._tail + data
-        end = self._find_end(seen)
-        if end < 0:
-            self._tail = partial_marker(seen, BRACKETED_PASTE_END)
-            self._pasted.append(seen[: len(seen) - len(self._tail)])
-            return ""
-        self._pasted.append(seen[:end])
-        text = "".join(self._pasted)
-        self._tail = ""
-        self._pasted = None
-        yield Paste(text)
-        return seen[end + len(BRACKETED_PASTE_END) :]
-
-    @staticmethod
-    def _find_end(seen: str) -> int:
-        """Where the paste ends: at the last end marker before another paste starts."""
-        first = seen.find(BRACKETED_PASTE_END)
-        if first < 0:
-            return first
-        next_start = seen.find(BRACKETED_PASTE_START, first)
-        return seen.rfind(BRACKETED_PASTE_END, first, None if next_start < 0 else next_start)
 
 
 class Window:
@@ -154,6 +80,20 @@ class Window:
         if title != self._shown:
             self._shown = title
             self._write(f"\x1b]2;{title}\x07")
+
+
+@runtime_checkable
+class RemembersDrawn(Protocol):
+    """An app that writes only changes of the screen."""
+
+    def forget_drawn(self) -> None:
+        """The screen is empty, or has another size."""
+
+
+def background_is_dark(environment: Mapping[str, str] = os.environ) -> bool:
+    """What rxvt-unicode, konsole and others say in COLORFGBG: colours 7 and 9 to 15 are light."""
+    background = environment.get("COLORFGBG", "").rpartition(";")[2]
+    return background not in {"7", *map(str, range(9, 16))}
 
 
 class Output:
@@ -200,11 +140,17 @@ class PasteSafeDriver(LinuxDriver):
         self.resume_application_mode()
 
     def start_application_mode(self) -> None:
+        if isinstance(self._app, RemembersDrawn):
+            self._app.forget_drawn()
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self.write(PUSH_TITLE)
+        if self.input_tty:
+            self.write(ASK_KITTY)
+        if os.environ.get("TERM", "").startswith(WITH_KEYPAD):
+            self.write(KEYPAD_ON)
 
     def stop_application_mode(self) -> None:
-        self.write(POP_TITLE)
+        self.write(KEYPAD_OFF + POP_TITLE)
         super().stop_application_mode()
 
     def run_input_thread(self) -> None:
@@ -214,7 +160,7 @@ class PasteSafeDriver(LinuxDriver):
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                if selector.select(TICK_SECONDS):
+                if selector.select(SHORT_TICK_SECONDS if parser.is_waiting else TICK_SECONDS):
                     received = self._read()
                     empty = 0 if received else empty + 1
                     if empty == CLOSED_TICKS and self.input_tty:
@@ -258,13 +204,32 @@ def capture_stderr(log: int) -> Iterator[None]:
             sys.stderr, sys.__stderr__ = before  # type: ignore[misc]
 
 
+@runtime_checkable
+class KnowsClipboard(Protocol):
+    @property
+    def reaches_clipboard(self) -> bool:
+        """Whether other programs get what the app copies; otherwise the terminal decides."""
+
+
+def copied_sentence(app: object, sentence: str) -> str:
+    """What to show after copying: the sentence, and what is not known."""
+    is_certain = not isinstance(app, KnowsClipboard) or app.reaches_clipboard
+    return sentence if is_certain else f"{sentence} {TERMINAL_MAY_COPY}"
+
+
+def for_tmux(sequence: str) -> str:
+    """A sequence that tmux passes on to the terminal outside, where its settings allow that."""
+    return f"\x1bPtmux;{sequence.replace(ESC, ESC + ESC)}{ESC}\\"
+
+
 class Clipboard(Protocol):
     """Both methods return at once. A read after a write returns what was written."""
 
     def read(self) -> Future[str | None]:
         """Its text; None if it has no text, or cannot be read."""
 
-    def write(self, text: str) -> object: ...
+    def write(self, text: str) -> Future[bool] | None:
+        """Whether the text was written; None if that cannot fail."""
 
 
 class SystemClipboard:
@@ -279,7 +244,7 @@ class SystemClipboard:
     def read(self) -> Future[str | None]:
         return self._executor.submit(self._read)
 
-    def write(self, text: str) -> Future[None]:
+    def write(self, text: str) -> Future[bool]:
         return self._executor.submit(self._write, text)
 
     def _read(self) -> str | None:
@@ -297,10 +262,10 @@ class SystemClipboard:
         text = done.stdout.decode(errors="replace")
         return text if done.returncode == 0 and text else None
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str) -> bool:
         # Some programs keep running to serve the text, so they must not inherit our streams.
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
+        try:
+            done = subprocess.run(
                 self._writes,
                 input=text.encode(errors="replace"),
                 stdout=subprocess.DEVNULL,
@@ -308,6 +273,9 @@ class SystemClipboard:
                 timeout=TIMEOUT_SECONDS,
                 env=_environment(),
             )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return done.returncode == 0
 
 
 def system_clipboard() -> SystemClipboard | None:
@@ -319,6 +287,8 @@ def system_clipboard() -> SystemClipboard | None:
         programs.append(("wl-paste --no-newline --type text", "wl-copy"))
     if sys.platform != "darwin" and os.environ.get("DISPLAY"):
         programs.append(("xclip -selection clipboard -out", "xclip -selection clipboard -in"))
+    if os.environ.get("TMUX"):
+        programs.append(("tmux save-buffer -", "tmux load-buffer -w -"))
     for reads, writes in programs:
         reader, writer = _resolve(reads), _resolve(writes)
         if reader and writer:

@@ -8,8 +8,12 @@ from __future__ import annotations
 from textual.color import Color
 from textual.theme import Theme
 
+FEW_COLOURS = "few-colours"
+"""Class of the app where the terminal has 16 colours: shades need attributes there."""
 
-def our_themes() -> tuple[Theme, Theme]:
+
+def our_themes(few_colours: bool = False) -> tuple[Theme, Theme]:
+    """`few_colours`: the terminal has 16."""
     dark = {
         "ink": "#d7dae0", "page": "#15171b", "panel": "#1d2026", "accent": "#f2c14e",
         "error": "#ef7b6c", "ink-dim": "#98a0ae", "ink-unread": "#9199a7",
@@ -20,6 +24,8 @@ def our_themes() -> tuple[Theme, Theme]:
         "error": "#ad2318", "ink-dim": "#565c67", "ink-unread": "#5d636e",
         "ink-faint": "#868b94", "rule": "#e2dfd6",
     }  # fmt: skip
+    if few_colours:  # the nearest one would be yellow, which cannot be read on white
+        light["accent"] = "#0000c8"
     return _theme("specchat", dark, dark=True), _theme("specchat-light", light, dark=False)
 
 

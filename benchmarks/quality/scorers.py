@@ -81,10 +81,11 @@ class EmbeddingScorer:
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
-        target = context.pair.target
+        target, space = context.pair.target, context.pair.target.embedding_space
+        assert space is not None
         importance = embedding_scores(
             target.model,
-            target.embedding_space,
+            space,
             prompt.ids,
             prompt.pinned,
             prompt.ids[slice(*prompt.question)],

@@ -154,7 +154,7 @@ class Killing:
     ) -> None:
         """Read in full after a snapshot it is what is answered to somebody who kept nothing."""
         snapshots = {
-            id: snapshot_folder(self._snapshots, str(id))
+            id: _snapshot(self._snapshots, str(id))
             for id in sorted(store.message(each).conversation for each in asked)
         }
         self.torn += sum(map(torn, snapshots.values()))
@@ -181,6 +181,12 @@ class Killing:
                 assert events[-1].generated_ids == fresh.generated_ids
             # Nothing of it is saved: that is for the program that is killed.
             self._session.set_policy(CachePolicy(BackgroundPolicy.OFF))
+
+
+def _snapshot(snapshots: Path, conversation: str) -> Path:
+    """The folder of a conversation's only target."""
+    folder = snapshot_folder(snapshots, conversation)
+    return next(folder.glob("*"), folder / "none")
 
 
 def torn(snapshot: Path) -> bool:

@@ -69,6 +69,16 @@ def test_one_that_comes_with_earlier_turns_is_stored_with_them(store: Store) -> 
     ]
 
 
+def test_what_an_editor_added_is_stored_with_the_question(store: Store) -> None:
+    requests = SavedRequests()
+    rules = Message(Role.USER, "", context="Rules.")
+    asked = Message(Role.USER, "Who?", context="Reminder.")
+    requests.save(store, MODELS, ask(rules, asked), events())
+    requests.save(store, MODELS, ask(rules, asked, ANSWER, NEXT), events("In May."))
+    stored = "Rules.\n\nReminder.\n\nWho?"
+    assert turns(store) == [(stored, "The tenant."), ("When?", "In May.")]
+
+
 def test_a_conversation_that_was_changed_or_deleted_is_not_continued(store: Store) -> None:
     requests = SavedRequests()
     requests.save(store, MODELS, ask(QUESTION), events())

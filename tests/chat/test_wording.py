@@ -154,7 +154,7 @@ DATA: dict[str, Any] = {
     "all": True,
     "saved": True,
     **dict.fromkeys(("model", "machine", "folder", "package", "own", "other", "words"), "name"),
-    **dict.fromkeys(("problem", "advice", "instead"), "name"),
+    **dict.fromkeys(("problem", "advice", "instead", "keys"), "name"),
     **dict.fromkeys(("keep", "wanted", "share", "change", "sparse", "full", "seconds"), 0.5),
     **dict.fromkeys(("tokens", "context", "highest", "letters", "bits", "layers", "machines"), 5),
     **dict.fromkeys(("cached", "reading", "needed", "free", "freed", "used", "ceiling"), 5),

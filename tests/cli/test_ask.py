@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
+from app.chat.conversation import Conversation, Question, Turn
 from app.cli.main import run
 from app.cli.report import Report
 from app.engine.backend import memory, mlx_patches
@@ -27,8 +28,9 @@ from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, s
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
-from app.protocol.events import Event, Token
+from app.protocol.events import Event, Retrieved, Token
 from app.protocol.options import Mode
+from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.protocol.reasons import FailureKind
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
@@ -612,3 +614,20 @@ def test_beside_the_app_it_is_refused(ask: Ask, capsys: pytest.CaptureFixture[st
         store.create()
         assert run(ask("--conversation", "1", "What?")) == 2
         assert "Another specchat has the conversations open" in capsys.readouterr().err
+
+
+@table("verbose, lines", [(False, 12), (True, 41)])
+def test_of_many_chosen_files_ten_are_named(
+    verbose: bool, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = tuple(
+        RetrievedPart(Document(f"many/f{n}.txt", f"{n}\n"), 9, RetrievalReason.WORDS)
+        for n in range(40)
+    )
+    report = Report(Turn(1, Question("What?")), Conversation(), verbose=verbose)
+    capsys.readouterr()
+    report.show(Retrieved(1, parts, (), 5000, 8000))
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["40 of 5,000 files fit this question:", "  many/f0.txt"]
+    assert said[-1] == ("  many/f39.txt" if verbose else "  and 30 more (-v lists them)")
+    assert len(said) == lines

@@ -8,6 +8,8 @@ import pty
 import signal
 import stat
 import sys
+import termios
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +93,51 @@ def test_an_app_that_loses_the_gpu_is_started_again_but_not_twice_in_a_row(
         statuses = iter([RESTART, RESTART, RESTART, 3])
         monkeypatch.setattr(supervisor, "_run", lambda *_, restarted: next(statuses) << 8)
         assert supervisor.supervise() == 3
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_a_terminal_that_the_app_could_not_restore_is_restored(
+    is_restored: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a signal while the app's event loop hangs."""
+
+    def ended(log: int, restore: object, restarted: bool) -> int:
+        if not is_restored:
+            tty.setraw(slave)
+        return 143 << 8
+
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    with open(master, "rb"), open(slave) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(supervisor, "_run", ended)
+        assert supervisor.supervise() == 143
+        assert termios.tcgetattr(slave) == before
+    written = capsys.readouterr().err
+    for each in ("\x1b[?1049l", "\x1b[?2004l", "\x1b[<u", "\x1b>", "\x1b[23;2t"):
+        assert (each in written) != is_restored, each
+
+
+def test_signals_of_the_parent_reach_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "number = int(sys.argv[1])\n"
+        "signal.signal(number, lambda *_: os._exit(7))\n"
+        "os.kill(os.getppid(), number)\n"
+        "time.sleep(20)"
+    )
+    master, slave = pty.openpty()
+    with open(master, "rb"), open(slave) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        before = {each: signal.getsignal(each) for each in supervisor.REQUESTED}
+        try:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                argv = [sys.executable, "-c", code, str(int(number))]
+                monkeypatch.setattr(sys, "orig_argv", argv)
+                assert supervisor.supervise() == 7
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 def test_what_a_library_said_last_is_shown_harmless(

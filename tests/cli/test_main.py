@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import run_app
 from app.cli.main import BAD_INPUT, COMMANDS, parser, run
 from tests.tables import slow, table
 
@@ -182,6 +183,42 @@ def test_what_is_slow_to_import_is_imported_after_the_first_frame(who: str) -> N
     code = f"{imports}\nimport sys\nprint(*(each for each in {later} if each in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["dumb", "unknown"])
+def test_a_terminal_without_a_screen_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(run_app, "supervise", lambda: pytest.fail("the app was started"))
+    monkeypatch.setenv("TERM", name)
+    assert run([]) == 2
+    assert "needs a terminal that can draw a screen" in capsys.readouterr().err
+
+
+@table(
+    "environment, named",
+    [
+        ({}, ""),
+        ({"LANG": "en_GB.UTF-8"}, ""),
+        ({"LC_CTYPE": "UTF-8"}, ""),
+        ({"LANG": "de_DE.utf8@euro"}, ""),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, ""),
+        ({"LC_CTYPE": "C.UTF-8"}, ""),
+        ({"LC_CTYPE": "en_GB.UTF-8", "LANG": "C"}, ""),
+        ({"LC_ALL": "C", "LANG": "en_GB.UTF-8"}, "LC_ALL=C"),
+        ({"LC_ALL": "POSIX"}, "LC_ALL=POSIX"),
+        ({"LANG": "C"}, "LANG=C"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, "LANG=C"),
+        ({"LC_ALL": "", "LANG": "de_DE.ISO-8859-1"}, "LANG=de_DE.ISO-8859-1"),
+        ({"LC_CTYPE": "ja_JP.eucJP", "LANG": "en_GB.UTF-8"}, "LC_CTYPE=ja_JP.eucJP"),
+    ],
+)
+def test_a_locale_without_utf8_is_said(environment: dict[str, str], named: str) -> None:
+    sentence = run_app.without_utf8(environment)
+    assert sentence.isascii()
+    assert sentence.partition(" does")[0] == (named and f"The locale ({named})")
 
 
 @pytest.mark.parametrize(

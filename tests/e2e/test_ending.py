@@ -115,10 +115,13 @@ def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_a
         assert not modes(terminal)
 
 
-def test_sigterm_to_the_parent_ends_the_app_in_good_order(started: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_to_the_parent_ends_the_app_in_good_order(
+    started: Terminal, number: signal.Signals
+) -> None:
     parent, child = processes(started)
-    parent.terminate()
-    screen = started.wait_for("exited with 143")
+    parent.send_signal(number)
+    screen = started.wait_for(f"exited with {128 + number}")
     assert "lost" not in screen
     assert not child.is_running()
     assert not modes(started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.caches import flatten
@@ -28,13 +30,13 @@ from app.engine.turn.decode import (
     LoopDetector,
 )
 from app.models.embedded import target_path
-from app.protocol.events import EngineWarning, MemoryReport, Token
+from app.protocol.events import EngineWarning, Event, Finished, MemoryReport, Token
 from app.protocol.options import FROM_MODEL, Mode, ModelSampling, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason
 from tests import tiny
-from tests.engine.driver import LONG_TEXT, Driver, question
+from tests.engine.driver import LIMIT, LONG_TEXT, Driver, question
 from tests.tables import table
 
 LIKED = {"a": 10.0, "b": 9.6, "c": 9.3}
@@ -358,6 +360,66 @@ def test_a_looping_model_is_stopped_only_if_requested(
     assert 24 <= len(finished.generated_ids) < len(free.generated_ids)
     assert free.generated_ids[: len(finished.generated_ids)] == finished.generated_ids
     assert free.text.startswith(finished.text)
+
+
+def test_a_loop_ends_for_others_only_while_others_wait(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.engine.turn.decode.MIN_LOOP", 24)
+    monkeypatch.setattr("app.engine.turn.decode.MIN_REPEATS", 3)
+    patient = replace(
+        question(tokens=200, text=LONG_TEXT), sampling=Sampling(max_tokens=200, yield_repeats=True)
+    )
+    alone = loaded.answer(patient)
+    assert alone.finish_reason is FinishReason.LENGTH
+    events: list[Finished] = []
+    ends = threading.Semaphore(0)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Finished):
+            events.append(event)
+            ends.release()
+
+    for background in (True, False):  # a question typed in the app is one of the others
+        loaded.engine.ask(replace(patient, conversation="a"), listen, background=True)
+        other = replace(question(tokens=1), conversation="b")
+        loaded.engine.ask(other, listen, background=background)
+        for _ in range(2):
+            assert ends.acquire(timeout=LIMIT)
+    looped = next(each for each in events if each.finish_reason is FinishReason.REPEATED)
+    assert len(looped.generated_ids) < len(alone.generated_ids)
+
+
+TAGS = {
+    "Qwen": "<tool_call>{{ tool_call.name }}",
+    "Qwen Coder": "<tool_call>\n<function=",
+    "Mistral": "[TOOL_CALLS]",
+    "GLM": "<arg_key>",
+    "LFM": "<|tool_call_start|>",
+    "Gemma 4": "<|tool_call><tool_call|>",
+    "Kimi": "<|tool_calls_section_begin|>",
+    "MiniMax": "<minimax:tool_call>",
+}
+
+
+@table("name, thinks", itertools.product(TAGS, [False, True]))
+def test_the_tags_of_tool_calls_stay_in_the_text(name: str, thinks: bool, tmp_path: Path) -> None:
+    folder, tags = tiny.save(tmp_path / "m"), "<think></think> " if thinks else ""
+    backend = tiny.byte_tokenizer()
+    backend.add_tokens(["<think>", "</think>"])
+    backend.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = f"{config['chat_template']}{{# {tags}{TAGS[name]} #}}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = load_tokenizer(folder)
+    start, end = tokenizer.tool_call_start, tokenizer.tool_call_end or ""
+    assert start
+    said = f'{start}{{"name": "w"}}{end}'
+    thought = f"<think>It is {start}.</think>" if thinks else ""
+    text = f"{thought}Write {said} to call."
+    limit = len(ids_of(tokenizer, text))
+    decoder, _, shown = write(tokenizer, Sampling(max_tokens=limit, speculate=False), text)
+    assert shown == decoder.text == f"Write {said} to call."
 
 
 RECOMMENDED = {"do_sample": True, "temperature": 1.5, "top_k": 40, "repetition_penalty": 1.3}

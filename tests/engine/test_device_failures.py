@@ -184,14 +184,14 @@ def test_a_snapshot_survives_out_of_memory_while_it_is_loaded(
     models = pair(tiny.build("llama"))
     chat = Chat(models.target.model)
     chat.read(conversation()[0], FIRST)
-    snapshots = Snapshots(tmp_path, 1 << 30, {})
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": ""})
     assert [*snapshots.save("c", chat.conversation)]
     with monkeypatch.context() as patched:
         patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
         with pytest.raises(RuntimeError) as caught:
             snapshots.load("c", lambda: ConversationCache(models))
     assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
-    assert [*tmp_path.glob(f"*/{MANIFEST}")]
+    assert [*tmp_path.glob(f"*/*/{MANIFEST}")]
     assert snapshots.load("c", lambda: ConversationCache(models)) is not None
 
 
@@ -353,7 +353,7 @@ def test_the_last_good_snapshot_survives_a_lost_gpu(
     ask = first_question()
     driver.answer(ask)
     driver.finish(SnapshotProgress)
-    (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
+    (manifest,) = tmp_path.glob(f"*/*/{MANIFEST}")
     before = manifest.read_bytes()
     monkeypatch.setattr(snapshot, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED)))
     driver.answer(replace(ask, sampling=replace(ask.sampling, max_tokens=3)))

@@ -249,8 +249,10 @@ HOSTILE: dict[str, Change] = {
     "config cut": cut("config.json", lambda n: n // 2),
     "tokenizer cut": cut("tokenizer.json", lambda n: n // 2),
     "tokenizer's config cut": cut("tokenizer_config.json", lambda n: n - 1),
-    "a shard that is not there": index({"a": "model-00001-of-00002.safetensors"}),
-    "an index that leads out": index({"a": "../../../../etc/passwd"}),
+    "a shard that is not there": index(
+        {"a": "model.safetensors", "b": "model-00001-of-00002.safetensors"}
+    ),
+    "an index that leads out": index({"a": "model.safetensors", "b": "../../../../etc/passwd"}),
     "an index of nothing": index([]),
     # headers
     "a header as long as can be said": written("model.safetensors", b"\xff" * 64),

@@ -267,7 +267,7 @@ def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:
     assert warning.reason.code is ReasonCode.CACHE_DAMAGED
     assert list(warning.reason.data) == ["target"]
     assert not idle.of(SnapshotProgress)
-    assert not [*tmp_path.glob(f"*/{MANIFEST}")]
+    assert not [*tmp_path.glob(f"*/*/{MANIFEST}")]
     idle = Idle(ALWAYS)
     target = idle.pool._caches["c"].target
     target.ids, target.cached = target.ids[:-3], target.cached[:-3]
@@ -330,7 +330,7 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     idle.stopped = lambda: False
     idle.pool.close()
-    assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
+    assert len([*tmp_path.glob(f"*/*/{MANIFEST}")]) == 2
 
 
 def test_a_question_cancels_a_save_and_closing_completes_it(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_question_cancels_a_save_and_closing_completes_it(tmp_path: Path) -> N
     idle.pool.close()
     saved = [event.done for event in idle.of(SnapshotProgress) if event.conversation in "ab"]
     assert 3 in saved[:1], "it continued where it was"
-    assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
+    assert len([*tmp_path.glob(f"*/*/{MANIFEST}")]) == 2
     assert (conversation / MANIFEST).exists()
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from importlib import metadata
 from pathlib import Path
 from unittest import mock
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from app.chat import wording
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.caches import to_positioned
@@ -22,6 +25,7 @@ from app.engine.model.findings import probe
 from app.engine.model.loader import LoadedModel, load_one
 from app.engine.pair_loader import load_pair
 from app.engine.progress import LoadError
+from app.models.check import check_files
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
@@ -288,3 +292,90 @@ def test_a_fast_model_is_timed_on_a_longer_step(monkeypatch: pytest.MonkeyPatch)
     lengths.clear()
     findings.Speed.of(model, model, loader.StepSize().backend)
     assert lengths == [1, 1, *[findings.WARM_UP_TOKENS[0]] * 2]
+
+
+@table("package", ["mlx", "mlx-lm"])
+def test_a_fingerprint_names_the_code_that_computes(
+    package: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, version = loader.fingerprint(folders["target"]), metadata.version
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "99" if name == package else version(name)
+    )
+    assert loader.fingerprint(folders["target"]) != before
+
+
+def test_a_fingerprint_sees_weights_of_the_same_size_and_time(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    (weights,) = folder.glob("*.safetensors")
+    before, status = loader.fingerprint(folder), weights.stat()
+    assert loader.fingerprint(folder) == before
+    tiny.save(folder, "llama", 1)
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert weights.stat().st_size == status.st_size
+    assert loader.fingerprint(folder) != before
+
+
+def test_a_folder_that_was_written_again_is_not_reloaded_silently(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    loaded = load(folder, tmp_path / "records")
+    loaded.unload()
+    loaded.reload()
+    assert loaded.is_loaded
+    loaded.unload()
+    tiny.save(folder, "llama", 1)
+    with pytest.raises(LoadError, match=FailureKind.MODEL_CHANGED) as caught:
+        loaded.reload()
+    assert not loaded.is_loaded
+    words = wording.failure(caught.value.failure)
+    assert "have changed since it was loaded" in " ".join(words.sentences)
+
+
+def logits(folder: Path) -> np.ndarray:
+    model, _ = loader.load_lazily(folder)
+    return np.array(model(mx.array([[1, 2, 3]])))
+
+
+def test_a_tensor_of_64_bits_is_converted(tmp_path: Path) -> None:
+    """MLX refuses the whole file."""
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    before, (weights,) = logits(folder), folder.glob("*.safetensors")
+    arrays = {name: np.array(array) for name, array in mx.load(str(weights)).items()}
+    name = next(name for name in arrays if "q_proj" in name)
+    arrays[name] = arrays[name].astype(np.float64)
+    save_file(arrays, weights)
+    with pytest.raises(RuntimeError, match="F64"):
+        mx.load(str(weights))
+    assert np.array_equal(logits(folder), before)
+    loader.load_one(str(folder), "model", None)
+
+
+def test_weights_that_the_index_does_not_list_are_not_loaded(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    before, (weights,) = logits(folder), folder.glob("*.safetensors")
+    arrays, shards = list(mx.load(str(weights)).items()), []
+    for number in range(2):
+        shards.append(folder / f"model-0000{number + 1}-of-00002.safetensors")
+        mx.save_safetensors(str(shards[-1]), dict(arrays[number::2]), {"format": "mlx"})
+    listed = {name: shards[n % 2].name for n, (name, _) in enumerate(arrays)}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": listed}))
+    spoilt = {name: array + 1 for name, array in arrays}
+    mx.save_safetensors(str(weights), spoilt, {"format": "mlx"})
+    assert np.array_equal(logits(folder), before)
+    assert loader.weight_bytes(folder) == sum(shard.stat().st_size for shard in shards)
+    # An index that lists the files of the model it was made from says nothing about these.
+    for shard in shards:
+        shard.unlink()
+    assert not np.array_equal(logits(folder), before)
+    check_files(folder)
+
+
+def test_a_config_without_a_required_key_is_refused_with_its_name(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "qwen3", 0)
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(LoadError) as caught:
+        loader.load_lazily(folder)
+    assert "lacks num_hidden_layers" in wording.problem(caught.value.failure)

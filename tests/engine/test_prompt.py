@@ -294,3 +294,36 @@ def test_a_chat_template_gets_the_values_that_are_given(tmp_path: Path) -> None:
     asked = (Message(Role.USER, "?"),)
     assert _decoded(builder, builder.build(asked).ids) == "none?"
     assert _decoded(builder, builder.build(asked, values=(("effort", "high"),)).ids) == "high?"
+
+
+IN_PARTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template of a vision model: a message given as one string has no parts."""
+
+
+def test_templates_that_loop_over_parts_get_parts(tmp_path: Path) -> None:
+    plain = PromptBuilder(
+        _tokenizer(
+            tmp_path / "plain",
+            IN_PARTS.replace(
+                "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}"
+                "{% endfor %}",
+                "{{ m.content }}",
+            ),
+        )
+    )
+    in_parts = PromptBuilder(_tokenizer(tmp_path / "parts", IN_PARTS))
+    document = Document("a.txt", "The gate is open.\n" * 3)
+    messages = (
+        Message(Role.SYSTEM, "Be brief."),
+        Message(Role.USER, "Which gate?", (document,)),
+        Message(Role.ASSISTANT, "Seven."),
+        Message(Role.USER, "And now?"),
+    )
+    for asked in (messages[1:2], messages[:2], messages):
+        expected, found = plain.build(asked), in_parts.build(asked)
+        assert found.ids.tolist() == expected.ids.tolist()
+        assert found.segments == expected.segments

@@ -21,6 +21,7 @@ from app.engine.cache.prefill import StepSize
 from app.engine.cache.snapshot import (
     FILE_NAME,
     MANIFEST,
+    OtherModels,
     SnapshotError,
     Snapshots,
     read_manifest,
@@ -81,7 +82,7 @@ def save(snapshots: Snapshots, chat: Chat, name: str = "c") -> None:
 
 
 def folder(tmp_path: Path) -> Path:
-    (only,) = (tmp_path / "snapshots").iterdir()
+    (only,) = (tmp_path / "snapshots").glob("*/*")
     return only
 
 
@@ -179,8 +180,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "the manifest is a list": lambda f: (f / MANIFEST).write_text("[]"),
     "another format": _edited(format=99),
     "another target": _edited(identity={"target": "other", "draft": "b"}),
-    "another draft": _edited(identity={"target": "a", "draft": "other"}),
-    "no draft": _edited(identity={"target": "a"}),
     "fewer files than it had": _edited(seal=False, files=[]),
     "a longer dense prefix than it had": _edited(seal=False, target={"dense_prefix_len": 10**6}),
     "a target without layers": _edited(
@@ -392,13 +391,43 @@ def test_the_budget_deletes_the_oldest_snapshots(
     size = sum(f.stat().st_size for f in folder(tmp_path).iterdir())
     tight = Snapshots(tmp_path / "snapshots", int(2.5 * size), IDENTITY)
     save(tight, new_chat(models), "b")
-    for path in (tmp_path / "snapshots").iterdir():
+    for path in (tmp_path / "snapshots").glob("*/*"):
         os.utime(path / MANIFEST, ns=(10**9, 10**9))
     assert tight.load("a", lambda: ConversationCache(models)) is not None  # used now
     save(tight, new_chat(models), "c")
     assert tight.load("b", lambda: ConversationCache(models)) is None
     for name in ("a", "c"):
         assert tight.load(name, lambda: ConversationCache(models)) is not None
+
+
+@table("identity", [{"target": "a", "draft": "other"}, {"target": "a"}])
+def test_with_another_draft_the_targets_part_is_used(
+    identity: dict[str, str], chat: Chat, models: ModelPair, tmp_path: Path
+) -> None:
+    place = tmp_path / str(len(identity))
+    save(Snapshots(place, BUDGET, identity), chat)
+    loaded = Snapshots(place, BUDGET, IDENTITY).load("c", lambda: ConversationCache(models))
+    assert loaded is not None
+    assert same(loaded, chat.conversation)
+    assert loaded.draft is None or len(loaded.draft) == 0
+
+
+def test_a_snapshot_of_another_target_is_kept_for_it(
+    chat: Chat, models: ModelPair, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    save(snapshots, chat)
+    other = Snapshots(tmp_path / "snapshots", BUDGET, {"target": "other"})
+    for _ in range(2):
+        with pytest.raises(OtherModels, match="made with other models or other versions"):
+            other.load("c", lambda: ConversationCache(models))
+    save(other, chat)
+    other.discard("c")
+    loaded = snapshots.load("c", lambda: ConversationCache(models))
+    assert loaded is not None
+    assert same(loaded, chat.conversation)
+    other.delete("c")
+    assert snapshots.load("c", lambda: ConversationCache(models)) is None
+    assert not list((tmp_path / "snapshots").iterdir())
 
 
 def branch(chat: Chat, models: ModelPair) -> Chat:
@@ -415,21 +444,22 @@ def test_manifests_are_read_once_unless_changed(
 ) -> None:
     """They are not read again in every turn."""
     folder, read = tmp_path / "snapshots", list[str]()
-    for name in "ab":
-        save(Snapshots(folder, BUDGET, {"target": name}), chat, name)
-    save(Snapshots(folder, BUDGET, IDENTITY), chat, "own")
-    damaged = snapshot_folder(folder, "b") / MANIFEST
+    save(Snapshots(folder, BUDGET, {"target": "other"}), chat, "other")
+    own = Snapshots(folder, BUDGET, IDENTITY)
+    for name in ("own", "b"):
+        save(own, chat, name)
+    damaged = own.folder_of("b") / MANIFEST
     damaged.write_text(damaged.read_text() + " ")
 
     def counted(folder: Path) -> str:
-        read.append(folder.name)
+        read.append(folder.parent.name)
         return read_manifest(folder)
 
     monkeypatch.setattr(snapshot, "read_manifest", counted)
     index, ids = Snapshots(folder, BUDGET, IDENTITY).index, chat.conversation.target.ids
     for _ in range(3):
         assert index.find_longest(ids, dense=False)[0] in ("", "own")
-    assert sorted(read) == sorted(snapshot_folder(folder, name).name for name in ("a", "b", "own"))
+    assert sorted(read) == sorted(snapshot_folder(folder, name).name for name in ("b", "own"))
     save(Snapshots(folder, BUDGET, IDENTITY), chat, "a")
     read.clear()
     index.find_longest(ids, dense=False)

@@ -223,6 +223,18 @@ def spoil_weight(folder: Path) -> None:
     mx.save_safetensors(str(file), weights)
 
 
+def special_token(number: object) -> Damage:
+    """Replace the id of the token that begins a text."""
+
+    def change(folder: Path) -> None:
+        content = json.loads((folder / "tokenizer.json").read_text())
+        (first, *_) = content["post_processor"]["special_tokens"].values()
+        first["ids"] = [number]
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+
+    return change
+
+
 DENSE = json.dumps([{"idx": 2, "type": "sentence_transformers.models.Dense"}])
 REFUSED: dict[str, tuple[Damage, str]] = {
     "no pooling": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
@@ -233,6 +245,19 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "activation": (edit("config.json", hidden_act="swish7"), "the activation 'swish7'"),
     "positions": (edit("config.json", position_embedding_type="relative_key"), "relative_key"),
     "no size": (edit("config.json", num_attention_heads=None), "no num_attention_heads"),
+    **{
+        f"{name} {value!r}": (edit("config.json", **{name: value}), f"invalid {name} \\(")
+        for name, value in {
+            "num_attention_heads": 5,
+            "hidden_size": 0,
+            "max_position_embeddings": 8,
+            "pad_token_id": "0",
+            "layer_norm_eps": "small",
+            "hidden_act": ["gelu"],
+            "quantization": {"bits": "4"},
+        }.items()
+    },
+    "prompts": (put("config_sentence_transformers.json", '{"prompts": {"query": 1}}'), "prompts"),
     "another module": (put("modules.json", DENSE), "a module of the kind 'Dense'"),
     "modules": (put("modules.json", "{"), "cannot be read"),
     "only a pickle": (
@@ -265,6 +290,13 @@ UNLOADABLE: dict[str, tuple[Damage, str]] = {
     "more tokens than weights": (
         lambda folder: _grow_vocabulary(folder / "tokenizer.json"),
         "more tokens than its weights",
+    ),
+    "a special token beyond the weights": (special_token(300), "more tokens than its weights"),
+    "a special token below 0": (special_token(-1), "a token id that is no number from 0 on"),
+    "a special token without a number": (special_token("2"), "no number from 0 on"),
+    "a tokenizer of another shape": (
+        put("tokenizer.json", json.dumps({"model": {"type": "WordPiece", "vocab": 3}})),
+        "tokenizer.json is damaged",
     ),
     "no special tokens": (edit("tokenizer.json", post_processor=None), "no special tokens"),
     "an unknown tokenizer": (

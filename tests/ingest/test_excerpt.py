@@ -9,6 +9,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from app.ingest.changes import FileState, file_state
 from app.ingest.documents import document_text
 from app.ingest.excerpt import Outline, excerpt, outline_of, split_path
 from app.ingest.limits import ReadBudget, ReadLimits
@@ -303,3 +304,49 @@ def test_a_name_with_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert texts == ["one\ntwo\n", "two\n", "four\n"]
     assert "There is no file or folder 'folder#2'" in refusal("folder#2")
     assert os.listdir("folder") == ["c.txt"]
+
+
+LARGE = ReadLimits(total_bytes=4_000)
+
+
+@table(
+    "part, names, firsts",
+    [
+        ("3", ["log.txt#3"], [3]),
+        ("2-4,900-901", ["log.txt#2-4", "log.txt#900-901"], [2, 900]),
+        ("990-", ["log.txt#990-1000"], [990]),
+        ("1000", ["log.txt#1000"], [1000]),
+    ],
+)
+def test_lines_of_a_file_that_is_too_large_to_read_whole(
+    part: str, names: list[str], firsts: list[int], tmp_path: Path
+) -> None:
+    file = tmp_path / "log.txt"
+    content = [f"{number}: every gate {'é' * (number % 7)}\n" for number in range(1, 1001)]
+    file.write_text("".join(content))
+    found = read([f"{file}#{part}"], limits=LARGE).documents
+    assert [each.name for each in found] == names
+    assert [each.line for each in found] == firsts
+    whole = read([f"{file}#{part}"]).documents
+    assert [each.text for each in found] == [each.text for each in whole]
+    assert [each.origin and each.origin.size for each in found] == [file.stat().st_size] * len(
+        found
+    )
+    for each in found:
+        assert each.origin is not None
+        assert file_state(each.origin) is FileState.SAME
+
+
+@table(
+    "part, why",
+    [
+        ("1001", "has no line 1,001: it has lines 1 to 1,000"),
+        ("1-900", "is larger than 4 KB"),
+        ("Summary", "is larger than 4 KB"),
+    ],
+)
+def test_lines_that_cannot_be_read_of_such_a_file(part: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_text("every gate is open\n" * 1000)
+    with pytest.raises(IngestError, match=why):
+        read([f"{file}#{part}"], limits=LARGE)

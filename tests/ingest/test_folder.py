@@ -4,13 +4,15 @@ one folder holds is listed for choosing from it."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from app.ingest.breadth import in_breadth
 from app.ingest.filenames import is_private, printable
 from app.ingest.limits import ReadLimits
-from app.ingest.reader import folder_tree
+from app.ingest.reader import folder_tree, read
 from app.ingest.records import FileRead, IngestError, ReadCancelled, SkipReason
 from app.ingest.walk import DirListing, list_folder
 from app.protocol.prompt import Document
@@ -216,3 +218,35 @@ def test_what_is_no_folder_is_said_in_one_sentence(tmp_path: Path, name: str) ->
     with pytest.raises(IngestError, match="no folder") as caught:
         listed(tmp_path / name)
     check_sentence(str(caught.value))
+
+
+def test_of_too_many_files_each_folder_has_some(tmp_path: Path) -> None:
+    sizes = {"a": 30, "b": 3, "c/d": 20, "c/e": 1, "": 4}
+    for place, count in sizes.items():
+        for number in range(count):
+            file = tmp_path / "top" / place / f"f{number:02}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{place} {number}\n")
+    (tmp_path / "top" / "a" / "f05.txt").write_bytes(b"\0\1\2")
+    (result,) = read([str(tmp_path / "top")], limits=ReadLimits(files=20)).results
+    names = [each.path.removeprefix("top/") for each in result.files]
+    counts = Counter(name.rpartition("/")[0] for name in names)
+    assert counts == {"a": 6, "b": 3, "c/d": 6, "c/e": 1, "": 4}
+    assert names == [each.name.removeprefix("top/") for each in result.texts]
+    everything = read([str(tmp_path / "top")]).results[0]
+    order = [each.path.removeprefix("top/") for each in everything.files]
+    assert names == [name for name in order if name in names]
+    (rest,) = (each for each in result.skipped if each.rest)
+    assert rest.sentence == (
+        "top has 37 more files, over the limit of 20 files: add the parts you need by name."
+    )
+    assert result.skipped_summary == "1: 1 binary, and the rest (limit 20 files)"
+
+
+def test_paths_are_chosen_in_linear_time() -> None:
+    paths = [f"{n % 500}/{n % 7}/{n}" for n in range(40_000)]
+    chosen = in_breadth(paths, 5_000)
+    assert len(chosen) == 5_000
+    assert set(Counter(path.partition("/")[0] for path in chosen).values()) == {10}
+    assert in_breadth(paths[:10], 10) == set(paths[:10])
+    assert in_breadth(paths, 0) == set()

@@ -84,6 +84,36 @@ def test_the_pooling_of_a_text_encoder_arrives(
     assert resolve_pair(str(target_path()), "org/encoder", puller.cache).draft_is_encoder
 
 
+def test_weights_that_the_index_does_not_list_are_not_fetched(
+    puller: Puller, hub: FakeHub, cache: ModelCache
+) -> None:
+    model = pulls.tiny_model()
+    more = {"model.safetensors": pulls.weights("c", 90_000, 9), "model-mtp.safetensors": b""}
+    more["model-mtp.safetensors"] = pulls.weights("mtp", 50, 10)
+    hub.add(NAME, model | more)
+    assert puller.pull() is Outcome.DOWNLOADED
+    assert puller.pull() is Outcome.UP_TO_DATE
+    pulls.check_reports(puller.reports)
+    assert not [asked for asked in hub.asked if asked.path.endswith("/model.safetensors")]
+    snapshot = cache.snapshot_folder(NAME)
+    assert snapshot is not None
+    assert sorted(path.name for path in snapshot.glob("*.safetensors")) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model-mtp.safetensors",
+    ]
+    assert verify(cache, NAME).faults == ()
+
+
+def test_an_index_of_another_model_does_not_matter(puller: Puller, hub: FakeHub) -> None:
+    """Conversions often have the index of their source."""
+    names = [name for name in pulls.tiny_model() if name.startswith("model-")]
+    model = {name: data for name, data in pulls.tiny_model().items() if name not in names}
+    hub.add(NAME, model | {"model.safetensors": pulls.weights("a", 5000)})
+    assert puller.pull() is Outcome.DOWNLOADED
+    pulls.check_whole(puller.cache, hub)
+
+
 def test_connections_are_used_again(puller: Puller, hub: FakeHub) -> None:
     """However many files a model has."""
     shards = {f"model-{n}.safetensors": pulls.weights("w", 5000, n) for n in range(60)}

@@ -38,6 +38,8 @@ HERE, KEY = {"host": "127.0.0.1:1"}, {"authorization": "Bearer secret"}
         ({**HERE, "authorization": "BEARER  secret "}, None),
         ({**HERE, "authorization": "secret"}, None),
         ({**HERE, "x-api-key": "secret"}, None),
+        ({**HERE, "api-key": "secret"}, None),
+        ({**HERE, "api-key": "wrong"}, 401),
         ({**HERE, **KEY, "x-api-key": "another"}, None),
         ({**HERE, "x-api-key": "secret", "authorization": "Bearer another"}, None),
         ({"host": "host.docker.internal:1", **KEY}, None),

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,39 @@ def test_another_answer_or_another_question_is_another_conversation() -> None:
     known.answered(name, messages, said("two", (1, 2)))
     assert known.place((user("one"), said("other"), user("three")))[0] != name
     assert known.place((user("else"),))[0] != name
+
+
+def test_white_space_around_an_answer_changes_nothing() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said(" two\n", (1, 2)))
+    again, messages, _ = known.place((user("one"), said("two"), user("three")))
+    assert (again, messages[1]) == (name, said(" two\n", (1, 2)))
+
+
+def test_answers_before_a_changed_one_keep_their_ids() -> None:
+    known = Continuations()
+    given: tuple[Message, ...] = ()
+    for number in range(4):
+        given = (*given, user(f"question {number}"))
+        name, messages, _ = known.place(given)
+        given = (*messages, said(f"answer {number}", (number,)))
+        known.answered(name, messages, given[-1])
+    sent = [replace(each, token_ids=None) for each in given]
+    sent[5] = said("another answer 2")
+    branch, messages, _ = known.place((*sent, user("more")))
+    assert branch != name
+    assert [each.token_ids for each in messages[1::2]] == [(0,), (1,), None, None]
+    assert [each.text for each in messages] == [*(each.text for each in sent), "more"]
+
+
+def test_an_answer_is_continued_exactly_where_the_client_ended_it() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said("two ", (1, 2)))
+    other, messages, _ = known.place((user("one"), said("two")))
+    assert (other != name, messages[-1]) == (True, said("two"))
+    assert known.place((user("one"), said("two ")))[1][-1] == said("two ", (1, 2))
 
 
 def test_the_least_recently_used_is_dropped() -> None:

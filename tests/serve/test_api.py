@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -17,10 +20,12 @@ import pytest
 
 from app.ingest import reader
 from app.ingest.records import ReadCancelled
+from app.models.cache import ModelCache
 from app.protocol.commands import Close
 from app.protocol.options import Mode
-from app.protocol.prompt import Role
+from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason
+from app.serve import api, requests
 from app.serve import http as layer
 from app.serve.requests import MAX_READERS
 from tests.fakes import FakeEngine, Story
@@ -229,6 +234,89 @@ def test_a_base_address_may_lack_v1_or_have_it_twice(address: str, path: str) ->
     assert (unknown.status_code, other.status_code) == (404, 405)
     assert unknown.json()["error"]["message"] == "There is no such route."
     assert other.json()["error"]["message"] == "This route does not allow this method."
+
+
+@table(
+    "path",
+    [
+        "/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21",
+        "/openai/v1/chat/completions",
+    ],
+)
+def test_paths_and_keys_of_azure_are_known(address: str, path: str) -> None:
+    headers = {"Authorization": "", "api-key": TOKEN}
+    assert post(address, path, chat(), **headers).json()["object"] == "chat.completion"
+
+
+def test_head_is_get_without_a_body(address: str) -> None:
+    with client(address) as http:
+        for path in ("/", "/v1", "/health", "/v1/models", "/v1/models/tiny", "/openapi.json"):
+            head, get = http.head(path), http.get(path)
+            assert (head.status_code, head.content) == (200, b""), path
+            assert head.headers["content-length"] == str(len(get.content))
+        assert http.head("/v1/models/other").status_code == 404
+        assert http.head("/v1/chat/completions").status_code == 405
+
+
+def test_the_root_says_what_this_is(address: str) -> None:
+    with client(address, headers={"Authorization": ""}) as http:
+        for path in ("/", "/v1", "/v1/"):
+            found = http.get(path).json()
+            assert (found["name"], "Anthropic" in found["about"]) == ("specchat", True)
+        other = http.get("/", headers={"Origin": "http://evil.example"})
+        assert other.status_code == 403
+
+
+def test_an_installed_model_that_is_not_loaded_is_known(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models--maker--Small-4bit"
+    (folder / "snapshots" / ("a" * 40)).mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("a" * 40)
+    monkeypatch.setattr(api, "default_cache", lambda: ModelCache(tmp_path))
+    with client(address) as http:
+        found = http.get("/v1/models/maker/small-4bit").json()
+        assert (found["id"], found["state"]) == ("maker/Small-4bit", "not-loaded")
+        unknown = http.get("/v1/models/maker/large")
+    assert unknown.status_code == 404
+    assert "'maker/large' is not installed" in unknown.json()["error"]["message"]
+
+
+def test_every_reply_has_an_id(address: str) -> None:
+    ids = set()
+    for path, body in (("/v1/messages", chat(max_tokens=5)), ("/v1/messages", {}), ("/x", {})):
+        reply = post(address, path, body)
+        assert reply.headers["request-id"] == reply.headers["x-request-id"]
+        ids.add(reply.headers["request-id"])
+    assert len(ids) == 3
+    with client(address, headers={"Authorization": ""}) as http:
+        assert http.get("/v1/models").headers["x-request-id"].startswith("req_")
+
+
+@table("encoding", ["gzip", "GZIP", "deflate"])
+def test_compressed_bodies_are_read(address: str, engine: FakeEngine, encoding: str) -> None:
+    squeeze = gzip.compress if encoding.lower() == "gzip" else zlib.compress
+    headers = {"Content-Encoding": encoding}
+    with client(address, headers=headers) as http:
+        body = squeeze(json.dumps(chat("Who?")).encode())
+        assert http.post("/v1/chat/completions", content=body).status_code == 200
+        assert engine.asks[-1].question == "Who?"
+        for damaged in (body[:-9], body[9:], b"", b"{}"):
+            reply = http.post("/v1/chat/completions", content=damaged)
+            assert reply.status_code == 400
+            assert "is not complete" in reply.json()["error"]["message"]
+        huge = squeeze(b" " * (layer.MAX_BODY + 1))
+        assert http.post("/v1/chat/completions", content=huge).status_code == 413
+        other = http.post("/v1/messages", content=body, headers={"Content-Encoding": "zstd"})
+    assert other.status_code == 415
+    assert "use gzip" in other.json()["error"]["message"]
+
+
+def test_an_answer_that_was_ended_for_others_is_cut_off(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(answer=ANSWER, ended=FinishReason.REPEATED)
+    reply = post(address, "/v1/chat/completions", chat()).json()
+    assert reply["choices"][0]["finish_reason"] == "length"
 
 
 @table("kind", ["application/x-www-form-urlencoded", "text/plain", None])
@@ -645,6 +733,25 @@ def test_files_are_read_no_further_once_their_clients_are_gone(
     for each in clients:
         each.close()
     until(lambda: len(ended) == MAX_READERS)
+
+
+def test_all_files_of_a_request_have_one_limit_of_time(
+    address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(name: str, data: bytes, limits: object, cancelled: object) -> Document:
+        time.sleep(0.05)
+        return Document(name, name)
+
+    monkeypatch.setattr(reader, "read_content", slowly)
+    monkeypatch.setattr(requests, "READ_SECONDS", 0.01)
+    bodies = [with_file("one.epub"), with_file("two.epub")]
+    assert [post(address, "/v1/messages", each).status_code for each in bodies] == [200, 200]
+    parts: list[Any] = [with_file(name)["messages"] for name in ("three.epub", "four.epub")]
+    content = [each[0]["content"][0] for each in parts]
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": content}]}
+    reply = post(address, "/v1/messages", body)
+    assert reply.status_code == 400
+    assert "take too long to read" in reply.json()["error"]["message"]
 
 
 def test_the_log_has_no_contents(

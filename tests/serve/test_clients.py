@@ -86,6 +86,8 @@ def test_the_openai_package_chats_and_continues(address: str) -> None:
     cached = usage.prompt_tokens_details.cached_tokens
     assert cached is not None
     assert cached > 0.8 * about["specchat"]["read_tokens"]
+    then: Any = usage.model_extra
+    assert 0 < then["specchat"]["read_tokens"] <= usage.prompt_tokens - cached  # what is new
     assert [model.id for model in asking.models.list()] == ["tiny"]
     with pytest.raises(openai.BadRequestError, match="n must be 1"):
         asking.chat.completions.create(model="any", messages=messages, n=2)

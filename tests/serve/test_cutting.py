@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.protocol.prompt import Document
 from app.serve.cutting import LONG, cut
+from tests.tables import table
 
 PASTE = "\n".join(f"line {n} of a long file" for n in range(400))
 QUESTION = "What does line 7 say?"
@@ -46,6 +50,13 @@ def test_a_long_part_beside_a_short_one_is_a_document() -> None:
     assert (document.text, question) == (PASTE, QUESTION)
 
 
+def test_a_question_in_a_long_part_is_found_if_the_short_parts_ask_nothing() -> None:
+    (document,), question = cut([f"{QUESTION}\n\n{PASTE}", "[Image 1]"])
+    assert (document.text, question) == (PASTE, f"{QUESTION}\n\n[Image 1]")
+    (document,), question = cut([f"Who wrote it?\n\n{PASTE}", QUESTION])
+    assert question == QUESTION
+
+
 def test_without_paragraphs_the_last_lines_are_the_question() -> None:
     (document,), question = cut([PASTE])
     assert f"{document.text}\n{question}" == PASTE
@@ -54,6 +65,149 @@ def test_without_paragraphs_the_last_lines_are_the_question() -> None:
 
 def test_a_text_without_lines_is_not_cut() -> None:
     assert cut(["x" * 9000]) == ((), "x" * 9000)
+
+
+CLAUSE = "The tenant keeps the rooms in good order and reports damage at once. " * 6
+CLAUSES = "\n\n".join(f"{n}. {CLAUSE}" for n in range(1, 20))
+SIGNED = "Signed in Berlin on 5 May 2026."
+CONTRACT = f"{CLAUSES}\n\n{SIGNED}"
+
+
+@table(
+    "question",
+    [
+        "What is the notice period?",
+        "Summarise the contract.",
+        "Please list all dates",
+        "Tell me this: who pays for repairs",
+        "I have a contract.\n\nWho signed it?",
+        "Quel est le préavis ?",
+        "Nenne die Kündigungsfrist.",
+        "解約の予告期間は？",
+        "The contract follows:",
+        "Is 'a?b' in *it*?**",
+    ],
+)
+def test_a_question_before_a_text_is_found(question: str) -> None:
+    assert cut([f"{question}\n\n{CONTRACT}"]) == ((Document("text 1", CONTRACT),), question)
+
+
+def test_a_question_on_the_line_before_a_text_is_found() -> None:
+    question = "Which line is wrong?"
+    assert cut([f"{question}\n{PASTE}"]) == ((Document("text 1", PASTE),), question)
+    heading = "Server log"
+    (document,), found = cut([f"{heading}\n\n{PASTE}\n{question}"])
+    assert (document.text, found) == (f"{heading}\n\n{PASTE}", question)
+
+
+def test_questions_at_both_ends_are_both_the_question() -> None:
+    (document,), question = cut([f"Who pays?\n\n{CONTRACT}\n\nAnd until when?"])
+    assert (document.text, question) == (CONTRACT, "Who pays?\n\nAnd until when?")
+
+
+def test_without_a_recognisable_question_both_ends_are_always_read() -> None:
+    (document,), question = cut([f"Kontrak sewa\n\n{CONTRACT}"])
+    assert (document.text, question) == (CLAUSES, f"Kontrak sewa\n\n{SIGNED}")
+
+
+ENVIRONMENT = (
+    f"<environment_details>\n# Files\n{PASTE}\n\n# Current Mode\nACT\n</environment_details>"
+)
+
+
+@table(
+    "tag", ["task", "user_query", "userRequest", "question", "feedback", "USER_REQUEST", "answer"]
+)
+def test_a_task_in_tags_is_the_question(tag: str) -> None:
+    task = f"<{tag}>\nFix the failing test in a.py\n</{tag}>"
+    context: list[str] = []
+    for parts in ([f"{task}\n\n{ENVIRONMENT}"], [task, ENVIRONMENT], [f"{ENVIRONMENT}\n{task}"]):
+        context.clear()
+        assert cut(parts, context) == ((), task)
+        assert context == [ENVIRONMENT]
+    for text in (f"{task}\n\n{CONTRACT}", f"{CONTRACT}\n\n{task}"):
+        assert cut([text]) == ((Document("text 1", CONTRACT),), task)
+    (document,), question = cut([f"<{tag}>\nWho pays?\n\n{CONTRACT}\n</{tag}>", "[1 file]"])
+    assert (document.text, question) == (CONTRACT, f"<{tag}>\nWho pays?</{tag}>\n\n[1 file]")
+
+
+def test_instructions_are_a_task_unless_they_are_those_of_a_file() -> None:
+    task = "<instructions>\nName the parties.\n</instructions>"
+    for text in (f"{task}\n\n{CONTRACT}", f"{CONTRACT}\n\n{task}"):
+        assert cut([text], context := []) == ((Document("text 1", CONTRACT),), task)
+        assert context == []
+    rules = f"# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\n{PASTE}\n</INSTRUCTIONS>"
+    assert cut([f"{rules}\n\n{QUESTION}"], context := []) == ((), QUESTION)
+    assert context == [rules]
+
+
+def test_a_file_with_many_tags_of_tasks_is_a_file() -> None:
+    file = "".join(f"<task>\nDo {n}.\n{CLAUSE}\n</task>\n" for n in range(20))
+    (document,), question = cut([f"{file}\n\nWhich task is last?"])
+    assert (document.text, question) == (file.rstrip(), "Which task is last?")
+
+
+@table(
+    "block",
+    [
+        f"<system-reminder>\n{PASTE}\n</system-reminder>",
+        f"<environment_context>\n{PASTE}\n</environment_context>",
+        f"<env>\n{PASTE}\n</env>",
+        f"<permissions instructions>\n{PASTE}\n</permissions instructions>",
+        f"# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\n{PASTE}\n</INSTRUCTIONS>",
+        f"# AGENTS.md\n\n{PASTE}",
+        f"Contents of /repo/CLAUDE.md (project instructions):\n\n{PASTE}",
+        f'<file path="/repo/CLAUDE.md">\n{PASTE}\n</file>',
+        f'<file name=".cursor/rules/style.mdc">\n{PASTE}\n</file>',
+        f"```.cursorrules\n{PASTE}\n```",
+    ],
+)
+def test_what_an_editor_adds_is_no_document_and_no_question(block: str) -> None:
+    context: list[str] = []
+    assert cut([block, QUESTION], context) == ((), QUESTION)
+    assert context == [block]
+    documents, question = cut([QUESTION, block])
+    assert (documents, question) == ((), f"{block}\n\n{QUESTION}")
+
+
+def test_a_reminder_on_the_line_of_the_question_is_found() -> None:
+    reminder = "<system-reminder>Be brief.</system-reminder>"
+    assert cut([f"{QUESTION} {reminder}"], context := []) == ((), f"{QUESTION} ")
+    assert context == [reminder]
+    for text in ("Is <env>x</env> XML?", "Is <task>x</task> XML?"):
+        assert cut([text], context := []) == ((), text)
+
+
+def test_reminders_in_files_and_code_stay_there() -> None:
+    reminder = "<system-reminder>\nshort\n</system-reminder>"
+    for text in (f'<file path="a.txt">\n{reminder}\n</file>', f"```\n{reminder}\n```"):
+        assert cut([text], context := []) == ((), text)
+        assert context == []
+
+
+@pytest.mark.slow
+@table(
+    "text",
+    [
+        "<a>",
+        "<file>",
+        "<task>\n",
+        "```\n",
+        "</file>",
+        "?\n",
+        "\n",
+        "<system-reminder>\n",
+        "<",
+        "<instructions>\n</instructions>\n",
+    ],
+)
+def test_long_texts_are_cut_in_linear_time(text: str) -> None:
+    seconds = []
+    for size in (200_000, 800_000):
+        began = time.process_time()
+        cut([text * (size // len(text))])
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 0.5 or seconds[1] < 8 * seconds[0]
 
 
 @given(st.lists(st.sampled_from([PASTE, QUESTION, "", "\n\n", "```\n", "<file>", "x" * 5000])))

@@ -3,6 +3,7 @@ known to change nothing."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,20 +14,21 @@ from pydantic import BaseModel, ValidationError
 from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
 from app.serve import api, requests
 from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
+from app.serve.message_fields import ChatMessage, ContentPart
 from app.serve.requests import (
     MAX_CONTAINERS,
     MAX_VALUES,
-    ChatMessage,
     ChatRequest,
     CompletionRequest,
-    ContentPart,
     Defaults,
     MessagesRequest,
     ResponsesRequest,
+    defaults_of,
     read_body,
     to_ask,
     to_messages,
 )
+from app.settings.definitions import Settings
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import chat, client, running
 from tests.tables import table
@@ -84,6 +86,41 @@ def test_a_list_of_mistakes_is_one_mistake() -> None:
     with pytest.raises(ValidationError) as raised:
         ChatRequest.model_validate(chat([1] * 5000))  # type: ignore[arg-type]
     assert raised.value.error_count() < 5
+
+
+KINDS_OF_VALUES: list[tuple[Any, dict[str, Any], str]] = [
+    (
+        CompletionRequest,
+        {"prompt": {"prompt_string": "x"}},
+        "prompt: Input should be a valid string or",
+    ),
+    (ChatRequest, {"stop": 5}, "stop: Input should be a valid string or a valid list"),
+    (ChatRequest, {"stop": [5]}, r"stop\.0: Input should be a valid string"),
+    (
+        ChatRequest,
+        {"messages": [{"role": "user", "content": 5}]},
+        r"messages\.0\.content: Input should",
+    ),
+    (
+        ChatRequest,
+        {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+        r"messages\.0\.content\.0\.type: Field required",
+    ),
+    (ResponsesRequest, {"input": 5}, "input: Input should be a valid string or a valid list"),
+]
+
+
+@table("kind, fields, words", KINDS_OF_VALUES)
+def test_a_mistake_is_named_by_fields_and_not_by_types(
+    kind: Any, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadRequest, match=f"^{words}"):
+        read_body(kind, json.dumps(BODIES[kind] | fields).encode())
+
+
+def test_a_suffix_is_refused_in_one_sentence() -> None:
+    with pytest.raises(BadRequest, match="A text cannot be filled in before a `suffix`"):
+        CompletionRequest.model_validate({"prompt": "x", "suffix": "y"}).check()
 
 
 TOO_MUCH = f"more than {MAX_VALUES:,} values, or {MAX_CONTAINERS:,} lists"
@@ -156,6 +193,13 @@ def test_without_a_limit_or_with_minus_one_only_the_context_limits_the_answer() 
         MessagesRequest.model_validate({"messages": MESSAGES, "max_tokens": -1}).max_tokens is None
     )
     assert (sampling().top_k, sampling(top_k=-1).top_k) == (20, 0)
+
+
+def test_a_request_without_a_limit_has_that_of_the_settings() -> None:
+    defaults = defaults_of(Settings())
+    for fields, limit in (({}, 32_768), ({"max_tokens": -1}, 32_768), ({"max_tokens": 50}, 50)):
+        body = ChatRequest.model_validate({"messages": MESSAGES, **fields})
+        assert to_ask((), body, {}, defaults).sampling.max_tokens == limit
 
 
 def test_any_whole_number_is_a_seed() -> None:
@@ -251,6 +295,10 @@ UNSUPPORTED: list[tuple[str, Any]] = [
     ("verbosity", "low"),
     ("extra_body", {"min_p": 0.1}),
     ("n", 2),
+    ("web_search_options", {}),
+    ("guided_json", {}),
+    ("json_schema", {}),
+    ("structured_outputs", {}),
 ]
 
 
@@ -328,7 +376,8 @@ def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
 def test_an_answer_that_repeats_itself_is_not_ended() -> None:
     repeating = Defaults(sampling=Sampling(stop_repeats=True))
     body = ChatRequest.model_validate({"messages": MESSAGES})
-    assert not to_ask((), body, {}, repeating).sampling.stop_repeats
+    found = to_ask((), body, {}, repeating).sampling
+    assert (found.stop_repeats, found.yield_repeats) == (False, True)
 
 
 @table(

@@ -213,7 +213,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a call": (
         {"input": [{"type": "function_call", "name": "f"}]},
-        "items of type 'function_call'",
+        "There is no question",
     ),
     "no role": ({"input": [{"content": "x"}]}, "needs a `role`"),
     "a schema": ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "Only text"),
@@ -222,7 +222,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"input": "x", "include": ["message.output_text.logprobs"]},
         "Log probabilities",
     ),
-    "fewer words": ({"input": "x", "text": {"verbosity": "low"}}, "verbosity"),
+    "a summary that only its maker can read": (
+        {"input": [{"type": "compaction", "encrypted_content": "x"}]},
+        "items of type 'compaction'",
+    ),
     "later": ({"input": "x", "background": True}, "background"),
     "a conversation": ({"input": "x", "conversation": "conv_1"}, "as `input`"),
     "no tokens": ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),

@@ -19,7 +19,7 @@ from tests.tables import table
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.first_word_within_s", "reading.kv_bits"),
     *("storage.trash_days", "storage.save_requests", "appearance.theme", "appearance.animations"),
-    *("models.target", "models.draft", "models.folders"),
+    *("models.target", "models.draft", "models.folders", "answers.request_max_tokens"),
 }
 """Those that the screen, the store, the engine or a command takes as they are; their tests are
 there."""
@@ -71,6 +71,14 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
 def test_invalid_values_are_refused(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"from|one of"):
         find(key).validate(value)
+
+
+def test_the_words_of_the_screens_are_values() -> None:
+    assert find("reading.keep").validate("auto") == 0
+    assert find("storage.disk_cache_gb").validate("auto") == 0
+    assert find("reading.kv_bits").validate(8) == "8"
+    with pytest.raises(ValueError, match="from 0 to 1, or 'auto'"):
+        find("reading.keep").validate("all")
 
 
 def test_a_whole_number_is_a_number() -> None:

@@ -79,7 +79,10 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
 @table(
     "line, words",
     [
-        ("keep = 3", ["'reading.keep'", "is 3", "a number from 0 to 1. Using 0 (auto)."]),
+        (
+            "keep = 3",
+            ["'reading.keep'", "is 3", "a number from 0 to 1, or 'auto'. Using 0 (auto)."],
+        ),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
         ("kep = 0.3", ["Unknown setting 'reading.kep'", "Did you mean 'reading.keep'?"]),
         ("keep = ,", ["Line 3", "'keep = ,'", "isn't valid TOML"]),
@@ -155,7 +158,7 @@ def test_comments_unknown_keys_and_line_ends_stay(path: Path) -> None:
 def test_resetting_a_value_removes_its_line_and_leaves_its_comment(path: Path) -> None:
     file = opened(path, "[reading]\nkeep = 0.5  # half\n[appearance]\ntheme = 'nord'\n")
     change(file, KEEP, 0.0)
-    change(file, THEME, ThemeName.SPECCHAT)
+    change(file, THEME, ThemeName.AUTO)
     assert path.read_text() == "[reading]\n# half\n[appearance]\n"
 
 

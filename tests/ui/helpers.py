@@ -20,7 +20,7 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import make_attachment
 from app.ui.chat.composer import ComposeBox
-from app.ui.terminal import PasteSafeParser
+from app.ui.terminal_input import PasteSafeParser
 from tests.fakes import FakeEngine
 from tests.patience import PATIENCE
 

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 import app.ui.app as ui
 from app.ui.filter_list import FilterList
-from app.ui.terminal import PasteSafeParser
+from app.ui.terminal_input import PasteSafeParser
 from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_shown
 

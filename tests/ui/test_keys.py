@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.events import Key
 
-from app.protocol.commands import Close
+from app.protocol.commands import Close, Load
 from app.protocol.events import Selected
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
@@ -23,7 +23,7 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.help import help_rows, key_name
 from app.ui.keys import SafeInput
 from app.ui.settings.conversation_screen import PromptBox
-from app.ui.terminal import PasteSafeParser
+from app.ui.terminal_input import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow
@@ -285,6 +285,23 @@ async def test_leaving_closes_the_engine(keys: list[str]) -> None:
             await until_shown(pilot, "Press ^C again to quit.")
             assert engine.sent(Close) == []
         await pilot.press(quits)
+        await until(pilot, lambda: engine.sent(Close) == [Close()])
+
+
+@pytest.mark.parametrize("key", ["99", slow("113")])
+async def test_a_modifier_that_is_released_between_two_presses_is_no_key(key: str) -> None:
+    """As the kitty keyboard protocol reports it."""
+    engine, now = FakeEngine(stepping=True), [0.0]
+    app = SpecchatApp(engine, Load("models/target", None), clock=lambda: now[0])
+    async with app.run_test(size=SMALL) as pilot:
+        engine.finish()
+        await ask(pilot, engine)
+        now[0] = 20.0
+        for presses in range(2):
+            assert engine.sent(Close) == []
+            in_one_read(pilot, f"\x1b[57442u\x1b[{key};5u")
+            if not presses:
+                await until_shown(pilot, "again to quit.")
         await until(pilot, lambda: engine.sent(Close) == [Close()])
 
 

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from textual._xterm_parser import BRACKETED_PASTE_END as END
 from textual._xterm_parser import BRACKETED_PASTE_START as START
 from textual._xterm_parser import XTermParser
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import AppBlur, AppFocus, Key, Paste
 from textual.message import Message
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
-from app.ui.terminal import PasteSafeParser, SystemClipboard, Window, system_clipboard
-from tests.fakes import FakeEngine
+from app.ui.terminal import NOT_COPIED, TERMINAL_MAY_COPY, SystemClipboard, Window, system_clipboard
+from app.ui.terminal_input import PasteSafeParser
+from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
-from tests.ui.helpers import DOCUMENT, SMALL, ask, until, until_shown
+from tests.ui.helpers import DOCUMENT, SMALL, ask, screen_text, until, until_shown
 
 HOSTILE = [
     "an escape \x1b alone",
@@ -285,6 +287,52 @@ async def test_without_a_clipboard_text_copied_in_the_app_is_pasted(
         await until(pilot, lambda: app.chat.composer.box.text == "cab")
 
 
+COPIED = "Copied the answer as Markdown: 6 characters."
+
+
+@pytest.mark.parametrize("writes", [True, False, None])
+async def test_a_copy_says_what_is_known(
+    writes: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a terminal takes OSC 52 is not."""
+    monkeypatch.setattr(SpecchatApp, "is_headless", False)
+    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    code = f"import sys; sys.exit({int(not writes)})"
+    clipboard = None if writes is None else SystemClipboard([], [sys.executable, "-c", code])
+    engine = FakeEngine(Story(answer="Short."))
+    app = SpecchatApp(engine, Load("target", "draft"), clipboard=clipboard)
+    async with app.run_test(size=(140, 24)) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await pilot.press("tab", "ctrl+y")
+        sentence = {True: COPIED, False: NOT_COPIED, None: f"{COPIED} {TERMINAL_MAY_COPY}"}[writes]
+        await until_shown(pilot, f"! {sentence}")
+        assert (TERMINAL_MAY_COPY in screen_text(pilot)) == (writes is None)
+    osc52 = "\x1b]52;c;U2hvcnQu\x07"
+    assert osc52 in "".join(written)
+    assert f"\x1bPtmux;\x1b{osc52}\x1b\\" in written
+
+
+def test_in_tmux_its_buffer_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    buffer = tmp_path / "buffer"
+    tmux = tmp_path / "tmux"
+    tmux.write_text(
+        f'#!/bin/sh\ntest "$1" = load-buffer && exec cat >{buffer} || exec cat {buffer}\n'
+    )
+    tmux.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    clipboard = system_clipboard()
+    assert clipboard is not None
+    assert clipboard.write("text é").result()
+    assert clipboard.read().result() == "text é"
+
+
 def program(path: Path, code: str) -> list[str]:
     path.write_text(code)
     return [sys.executable, str(path)]
@@ -297,7 +345,7 @@ def test_the_programs_are_run(tmp_path: Path) -> None:
         tmp_path / "w.py", f"import sys; open({str(held)!r}, 'w').write(sys.stdin.read())"
     )
     clipboard = SystemClipboard(reads, writes)
-    clipboard.write("text é")
+    assert clipboard.write("text é").result()
     assert clipboard.read().result() == "text é"
 
 
@@ -309,6 +357,6 @@ def test_nothing_and_failure_are_none(tmp_path: Path, code: str) -> None:
 
 def test_without_a_display_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "TMUX"):
         monkeypatch.delenv(name, raising=False)
     assert system_clipboard() is None

@@ -7,10 +7,13 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
 from app.settings.definitions import ThemeName, find
+from app.ui.app import SpecchatApp
+from app.ui.terminal import background_is_dark
+from app.ui.terminal_input import BackgroundReported
 from app.ui.theme import ink_shades, our_themes
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
-from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown
+from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, started, until, until_shown
 
 AA_TEXT, AA_SHAPES = 4.5, 3.0
 THEME = find("appearance.theme")
@@ -47,8 +50,8 @@ def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
 
 def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
     painted = {name for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
-    assert set(ThemeName) == painted | {theme.name for theme in our_themes()}
-    assert our_themes()[0].name == find("appearance.theme").default
+    assert set(ThemeName) == painted | {"auto", *(theme.name for theme in our_themes())}
+    assert find("appearance.theme").default == "auto"
     assert {True, False} == {theme.dark for theme in our_themes()}
 
 
@@ -96,3 +99,51 @@ async def test_no_color_leaves_no_colour(
                 found |= {tuple(each.triplet) for each in colours if each and each.triplet}
         assert found
         assert all(red == green == blue for red, green, blue in found) == grey
+
+
+async def test_auto_follows_the_terminals_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLORFGBG says it at first, the terminal's answer counts, and a theme that the user chose is
+    kept."""
+    monkeypatch.setenv("COLORFGBG", "0;default;15")
+    app = app_with(FakeEngine())
+    assert app.theme == "specchat-light"
+    async with app.run_test(size=SMALL) as pilot:
+        for is_dark, theme in ((True, "specchat"), (False, "specchat-light")):
+            app.post_message(BackgroundReported(is_dark))
+            await until(pilot, lambda theme=theme: app.theme == theme)
+        app.settings.change(THEME, "nord")
+        app.post_message(BackgroundReported(True))
+        await pilot.pause()
+        assert app.theme == "nord"
+        app.settings.change(THEME, "auto")
+        assert app.theme == "specchat"
+
+
+@table(
+    "said, is_dark",
+    [("15;0", True), ("0;15", False), ("0;7", False), ("7;8", True), ("", True), ("x", True)],
+)
+def test_colours_of_the_environment(said: str, is_dark: bool) -> None:
+    assert background_is_dark({"COLORFGBG": said}) == is_dark
+    assert background_is_dark({})
+
+
+async def test_with_16_colours_dim_text_has_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpecchatApp, "is_headless", False)
+    for name, value in (("TERM", "xterm"), ("COLORTERM", "")):
+        monkeypatch.setenv(name, value)
+    engine = FakeEngine(Story(answer="Short."))
+    async with started(engine) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "dim · not read")
+        strips = pilot.app.screen._compositor.render_strips()
+        parts = [part for strip in strips for part in strip if part.style and part.style.dim]
+        assert "lazy dog" in parts[0].text
+        assert parts[-1].text == "dim"
+        app = pilot.app
+        assert isinstance(app, SpecchatApp)
+        app.settings.change(THEME, "specchat-light")
+        # The nearest colour of the usual accent would be yellow on white.
+        await until(pilot, lambda: app.theme_variables["accent"].lower() == "#0000c8")

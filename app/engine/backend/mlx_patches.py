@@ -24,6 +24,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import base, ministral3, mistral4
 from numpy.typing import NDArray
+from safetensors import safe_open
 
 from app.engine.backend import block_sparse
 from app.protocol.options import Blocks
@@ -33,6 +34,8 @@ Observer = Callable[[mx.array, mx.array, float, "mx.array | str | None", "mx.arr
 """Called with queries (1, Hq, Nq, D) after rotation, keys (1, Hk, Nk, D), scale, mask, sinks."""
 
 _positions: ContextVar[mx.array | None] = ContextVar("specchat_positions", default=None)
+_rotations: ContextVar[Callable[[], None] | None] = ContextVar("specchat_rotations", default=None)
+_files: ContextVar[frozenset[str] | None] = ContextVar("specchat_files", default=None)
 _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default=None)
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 _should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_exit", default=None)
@@ -76,6 +79,11 @@ def explicit_positions(positions: mx.array) -> AbstractContextManager[None]:
     return _set(_positions, positions)
 
 
+def counted_rotations(on_rotation: Callable[[], None]) -> AbstractContextManager[None]:
+    """Within this context, `on_rotation` is called at every call of MLX's rotary embeddings."""
+    return _set(_rotations, on_rotation)
+
+
 def observed_attention(observer: Observer) -> AbstractContextManager[None]:
     """Within this context, `observer` gets the inputs of every attention, in layer order."""
     return _set(_observer, observer)
@@ -105,6 +113,32 @@ def forced_attention(head_sizes: frozenset[int]) -> AbstractContextManager[None]
     return _set(_forced, head_sizes)
 
 
+def loading_only(files: frozenset[str]) -> AbstractContextManager[None]:
+    """Within this context, `mx.load` returns no arrays for files other than these."""
+    return _set(_files, files)
+
+
+def _patched_load(load: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(load)
+    def patched(file: Any, *args: Any, **kwargs: Any) -> Any:
+        files = _files.get()
+        if files is not None and file not in files:
+            return {}
+        try:
+            return load(file, *args, **kwargs)
+        except RuntimeError:
+            if files is None:
+                raise
+            # MLX refuses the whole file for one tensor of 64 bits, which becomes float32 here.
+            with safe_open(file, framework="mlx") as opened:
+                names = list(opened.keys())
+                if all(opened.get_slice(name).get_dtype() != "F64" for name in names):
+                    raise
+                return {name: opened.get_tensor(name) for name in names}
+
+    return patched
+
+
 def _compile_privately() -> None:
     """Use a private folder for compiled kernels. MLX's CPU backend compiles them into the folder
     for temporary files and loads any file of that name, which another user could have put there."""
@@ -132,6 +166,7 @@ def install() -> None:
         attention = mx.fast.scaled_dot_product_attention
         quantised_attention = base.quantized_scaled_dot_product_attention
         mx.fast.rope = _patched_rope(mx.fast.rope)
+        mx.load = _patched_load(mx.load)
         mx.fast.scaled_dot_product_attention = _patched_attention(attention)
         base.quantized_scaled_dot_product_attention = _patched_quantised_attention(
             quantised_attention
@@ -143,6 +178,8 @@ def install() -> None:
 def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(rope)
     def patched(a: mx.array, *args: Any, offset: int | mx.array, **kwargs: Any) -> mx.array:
+        if (on_rotation := _rotations.get()) is not None:
+            on_rotation()
         positions = _positions.get()
         if positions is None:
             return rope(a, *args, offset=offset, **kwargs)

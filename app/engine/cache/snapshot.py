@@ -1,11 +1,11 @@
 """Saves a conversation's caches to disk, so that its tokens need not be read again after a restart.
 
-Each conversation has a folder with files of rows (one per block of tokens), a file in mlx-lm's
-format for each layer without rows, and a manifest with the checksums of them all. A block that
-another snapshot already contains is hard-linked, so it takes space once, until the last snapshot
-that contains it is deleted. The manifest is renamed into place after all files are synced; until
-then the older snapshot is valid, and a cancelled save leaves nothing behind. A snapshot that is
-damaged or does not match the models is deleted, and its tokens are read again.
+Each conversation has a folder for each target that has read it, with files of rows (one per block
+of tokens), a file in mlx-lm's format for each layer without rows, and a manifest with the checksums
+of them all. A block that another snapshot already contains is hard-linked, so it takes space once,
+until the last snapshot that contains it is deleted. The manifest is renamed into place after all
+files are synced; until then the older snapshot is valid, and a cancelled save leaves nothing
+behind. A snapshot that is damaged is deleted, and its tokens are read again.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _first(rows: Any, count: int, exactly: bool) -> Any:
     return tree_map(part, rows)
 
 
-FORMAT = 9
+FORMAT = 10
 MANIFEST = "manifest.json"
 BEGINNING_STEP = 256
 """Tokens between two digests in `beginnings`."""
@@ -173,6 +173,10 @@ KnownBlocks = dict[str, tuple[Path, dict[str, Any]]]
 
 class SnapshotError(ValueError):
     """Why a snapshot cannot be used; a clause."""
+
+
+class OtherModels(SnapshotError):
+    """There are only snapshots of other targets."""
 
 
 def with_checksum(manifest: dict[str, Any]) -> str:
@@ -233,13 +237,13 @@ class _Known(NamedTuple):
 
 
 class SnapshotIndex:
-    """Finds prefixes and blocks in the snapshots in `folder` that belong to the same models."""
+    """Finds prefixes and blocks in the snapshots in `folder` that belong to the same target."""
 
     def __init__(self, folder: Path, identity: dict[str, str]) -> None:
         self._folder, self._identity = folder, identity
         self._manifests: dict[Path, tuple[int, _Known | None]] = {}
         """By folder: the manifest's modification time (ns) and contents; None for snapshots that
-        are damaged or of other models."""
+        are damaged."""
 
     def find_longest(self, ids: NDArray[np.int32], dense: bool) -> tuple[str, int]:
         """The conversation whose snapshot has the longest common prefix with `ids`, and its length
@@ -260,7 +264,8 @@ class SnapshotIndex:
         }
 
     def _all(self) -> Iterator[tuple[Path, _Known]]:
-        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+        for conversation in _entries(self._folder):
+            folder = conversation / _target_name(self._identity)
             with suppress(OSError):  # no snapshot, or deleted meanwhile
                 changed = (folder / MANIFEST).stat().st_mtime_ns
                 if self._manifests.get(folder, (None, None))[0] != changed:
@@ -269,14 +274,13 @@ class SnapshotIndex:
                     yield folder, known
 
     def _read(self, folder: Path) -> _Known | None:
-        """The manifest in `folder`; None if it is damaged (`load` handles that) or of other
-        models."""
+        """The manifest in `folder`; None if it is damaged (`load` handles
+        that)."""
         with suppress(Exception):
             manifest = parse(read_manifest(folder))
-            if manifest["identity"] == self._identity:
-                dense = manifest["target"]["dense_prefix_len"]
-                found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
-                return _Known(*found)
+            dense = manifest["target"]["dense_prefix_len"]
+            found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
+            return _Known(*found)
         return None
 
 
@@ -453,7 +457,8 @@ Wanted = Callable[[str, PrefixCache], int]
 class Snapshots:
     """The snapshots in `folder`, at most `budget` bytes; the least recently used are deleted first.
 
-    `identity` has the models' fingerprints; snapshots with another identity are unusable.
+    `identity` has the models' fingerprints. Snapshots of another target are kept for it; of those
+    made with another draft only the target's part is used.
     """
 
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
@@ -461,17 +466,16 @@ class Snapshots:
         self.index = SnapshotIndex(folder, identity)
         with suppress(OSError):
             make_private(folder)
-            for conversation in folder.iterdir():
-                if FOLDER_NAME.fullmatch(conversation.name):
-                    _delete_unlisted(conversation)
+            for each in _model_folders(folder):
+                _delete_unlisted(each)
 
     def save(self, conversation: str, cache: Caches) -> Generator[tuple[int, int], None, None]:
         """Write a snapshot file by file; yields (files done, total). If closed early, deletes what
         it wrote. Raises OSError, or RuntimeError from MLX."""
-        folder = snapshot_folder(self._folder, conversation)
+        folder = self.folder_of(conversation)
         # Readable by this user only: it holds the tokens of private documents.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         _delete_unlisted(folder)
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
         models = {name: prefix for name, prefix in _by_model(cache) if len(prefix)}
@@ -518,21 +522,24 @@ class Snapshots:
     ) -> C | None:
         """Load a snapshot into a `fresh()` cache; None if there is none. With `wanted`, the cache
         is first rewound to that many tokens, and no other rows are loaded. `report(total)` returns
-        a callback for the tokens loaded so far, which may raise TurnCancelled. Deletes an unusable
-        snapshot and raises SnapshotError."""
-        folder = snapshot_folder(self._folder, conversation)
+        a callback for the tokens loaded so far, which may raise TurnCancelled. Deletes a damaged
+        snapshot and raises SnapshotError, also if there are only snapshots of other targets."""
+        folder = self.folder_of(conversation)
         try:
             _delete_unlisted(folder)
             if not os.path.lexists(folder / MANIFEST):
                 with suppress(OSError):
                     folder.rmdir()
+                    folder.parent.rmdir()
+                if any((each / MANIFEST).exists() for each in _entries(folder.parent)):
+                    raise OtherModels("it was made with other models or other versions")
                 return None
             loaded = self._load(folder, fresh(), report, wanted)
-        except TurnCancelled:
+        except (TurnCancelled, OtherModels):
             raise
         except Exception as error:
             memory.reraise_device_failure(error)  # the snapshot itself is good then
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             if isinstance(error, SnapshotError):
                 raise
             # A damaged file can make json, numpy or MLX raise anything.
@@ -548,23 +555,33 @@ class Snapshots:
         return Reason(ReasonCode.SNAPSHOT_FAILED, {**cause, "folder": str(self._folder)})
 
     def has(self, conversation: str) -> bool:
-        """Whether there is a complete snapshot, of any models."""
-        return (snapshot_folder(self._folder, conversation) / MANIFEST).is_file()
+        """Whether there is a complete snapshot of this target."""
+        return (self.folder_of(conversation) / MANIFEST).is_file()
 
     def delete(self, conversation: str) -> None:
+        """Delete a conversation's snapshots, those of other targets, too."""
         remove_snapshot(self._folder, conversation)
+
+    def discard(self, conversation: str) -> None:
+        """Delete a conversation's snapshot of this target."""
+        _remove(self.folder_of(conversation))
+
+    def folder_of(self, conversation: str) -> Path:
+        """The folder of a conversation's snapshot of this target."""
+        return snapshot_folder(self._folder, conversation) / _target_name(self._identity)
 
     def _load(
         self, folder: Path, cache: C, report: Callable[[int], OnStep], wanted: Wanted | None
     ) -> C:
         manifest = parse(read_manifest(folder))
-        if manifest["identity"] != self._identity:
+        identity = manifest["identity"]
+        if identity["target"] != self._identity["target"]:
             raise SnapshotError("it was made with other models")
         on_loaded = report(int(manifest["tokens"]))
         needed: dict[str, list[tuple[Block, dict[str, Any]]]] = {}
         for name, prefix in _by_model(cache):
             files = [file for file in manifest["files"] if file["name"].split("-")[1] == name]
-            if not files:
+            if not files or identity.get(name) != self._identity.get(name):
                 continue
             row_files = [file for file in files if block_digest(file["name"]) is not None]
             others = [file for file in files if block_digest(file["name"]) is None]
@@ -588,21 +605,44 @@ class Snapshots:
     def _enforce_budget(self, newest: Path) -> None:
         """Delete the least recently used snapshots until the rest fits; `newest` always stays."""
         used: list[tuple[int, Path, dict[tuple[int, int], int]]] = []
-        for folder in self._folder.iterdir():
-            if FOLDER_NAME.fullmatch(folder.name) and folder.is_dir():
-                with suppress(OSError):  # another process may delete it
-                    manifest = folder / MANIFEST
-                    changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
-                    used.append((changed, folder, file_sizes(folder)))
+        for folder in _model_folders(self._folder):
+            with suppress(OSError):  # another process may delete it
+                manifest = folder / MANIFEST
+                changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
+                used.append((changed, folder, file_sizes(folder)))
         names = Counter(file for _, _, files in used for file in files)
         total = sum({file: size for _, _, files in used for file, size in files.items()}.values())
         for _, folder, files in sorted(used, key=lambda each: each[:2]):
             if total <= self._budget:
                 return
             if folder != newest:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
                 names.subtract(files.keys())
                 total -= sum(size for file, size in files.items() if not names[file])
+
+
+def _target_name(identity: dict[str, str]) -> str:
+    return hashlib.sha256(identity["target"].encode()).hexdigest()[:32]
+
+
+def _model_folders(snapshots: Path) -> Iterator[Path]:
+    """The folders of all snapshots in `snapshots`."""
+    for conversation in _entries(snapshots):
+        yield from (each for each in _entries(conversation) if each.is_dir())
+
+
+def _remove(folder: Path) -> None:
+    """Remove a snapshot's folder, and that of its conversation if it is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _entries(folder: Path) -> list[Path]:
+    """The entries of a folder with the names of our folders."""
+    with suppress(OSError):
+        return [each for each in folder.iterdir() if FOLDER_NAME.fullmatch(each.name)]
+    return []
 
 
 def _read_parts(folder: Path, files: Sequence[dict[str, Any]], on_read: OnStep) -> list[Any]:

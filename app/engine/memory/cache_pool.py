@@ -452,7 +452,7 @@ class CachePool:
         """Report the failure. The cache stays in memory and is saved after its next turn."""
         self._unsaved.pop(conversation, None)
         if not isinstance(error, ShardsLost):  # in that case the older snapshot is still good
-            snapshots.delete(conversation)
+            snapshots.discard(conversation)
             self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
         self._share_again(conversation)
 

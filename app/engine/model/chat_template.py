@@ -69,6 +69,8 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Any, texts: TextProcess, reasoning: Reasoning) -> None:
         self._tokenizer, self._texts, self._reasoning = tokenizer, texts, reasoning
+        self._in_parts = False
+        """Whether the template loops over the parts of a message, as those of vision models do."""
 
     def render(
         self, messages: Sequence[Message], may_think: bool, values: TemplateValues = ()
@@ -76,9 +78,10 @@ class ChatTemplate:
         """Render the first arrangement of the messages that the template accepts. `values` are
         passed as template variables. Raises PromptError."""
         refused: PromptError | None = None
-        for rules, turns in _arrangements(messages):
+        ways = (True,) if self._in_parts else (False, True)
+        for in_parts, (rules, turns) in product(ways, _arrangements(messages)):
             try:
-                rendered = self._apply(turns, messages, may_think, values)
+                rendered = self._apply(turns, messages, may_think, values, in_parts)
                 places, generation = self._split(rendered, messages)
             except PromptError as error:
                 refused = refused or error
@@ -86,6 +89,7 @@ class ChatTemplate:
                 if isinstance(cause, TextError) and not isinstance(cause, TextRefused):
                     break  # the sandbox's limits were exceeded; they would be again
             else:
+                self._in_parts = in_parts
                 return Rendered(tuple(places), generation, rules)
         assert refused is not None
         raise refused
@@ -107,10 +111,14 @@ class ChatTemplate:
         messages: Sequence[Message],
         may_think: bool,
         values: TemplateValues,
+        in_parts: bool,
     ) -> str:
         contents = [turn.content(messages) for turn in turns]
+        if in_parts:
+            for turn in contents:
+                turn["content"] = [{"type": "text", "text": turn["content"]}]
         if not self._tokenizer.has_chat_template:
-            return _BETWEEN.join(str(turn["content"]) for turn in contents) + _BETWEEN
+            return _BETWEEN.join(turn["content"] for turn in contents) + _BETWEEN
         try:
             with render_with(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
@@ -173,8 +181,8 @@ class _Turn:
     role: Role
     messages: tuple[int, ...]
 
-    def content(self, messages: Sequence[Message]) -> dict[str, str]:
-        found = {
+    def content(self, messages: Sequence[Message]) -> dict[str, Any]:
+        found: dict[str, Any] = {
             "role": str(self.role),
             "content": _BETWEEN.join(map(_CONTENT.format, self.messages)),
         }

@@ -42,36 +42,37 @@ def parse_shape(config: Config, mean: bool) -> Shape:
     """The shape of a `config.json`."""
     layers, positions = config["num_hidden_layers"], config["max_position_embeddings"]
     if config["model_type"] == "modernbert":
-        every = config.get("global_attn_every_n_layers", 3)
+        every = config.get("global_attn_every_n_layers") or 3
         ropes = config.get("rope_parameters") or {}
-        whole = ropes.get("full_attention", {}).get("rope_theta")
-        local = ropes.get("sliding_attention", {}).get("rope_theta")
+        whole = (ropes.get("full_attention") or {}).get("rope_theta")
+        local = (ropes.get("sliding_attention") or {}).get("rope_theta")
         kinds = config.get("layer_types") or [
             "sliding_attention" if layer % every else "full_attention" for layer in range(layers)
         ]
         limited = [kind == "sliding_attention" for kind in kinds]
         bases = (
-            whole or config.get("global_rope_theta", 160_000.0),
-            local or config.get("local_rope_theta", 10_000.0),
+            whole or config.get("global_rope_theta") or 160_000.0,
+            local or config.get("local_rope_theta") or 10_000.0,
         )
         return Shape(
             layers,
             config["num_attention_heads"],
             positions,
-            config.get("norm_eps", 1e-5),
-            config.get("hidden_activation", "gelu"),
+            config.get("norm_eps") or 1e-5,
+            config.get("hidden_activation") or "gelu",
             mean=mean,
-            windows=tuple(each * (config.get("local_attention", 128) // 2) for each in limited),
+            windows=tuple(each * ((config.get("local_attention") or 128) // 2) for each in limited),
             bases=tuple(bases[each] for each in limited),
         )
     # RoBERTa numbers positions from the padding token's id on.
-    first = 0 if config["model_type"] == "bert" else config.get("pad_token_id", 1) + 1
+    padding = config.get("pad_token_id")
+    first = 0 if config["model_type"] == "bert" else (1 if padding is None else padding) + 1
     return Shape(
         layers,
         config["num_attention_heads"],
         positions - first,
-        config.get("layer_norm_eps", 1e-12),
-        config.get("hidden_act", "gelu"),
+        config.get("layer_norm_eps") or 1e-12,
+        config.get("hidden_act") or "gelu",
         first,
         mean,
     )

@@ -40,13 +40,23 @@ class Tokens:
 
 class EncoderTokenizer:
     """A `tokenizer.json`. `start` and `end` are the special tokens around a text. If it is
-    multilingual, it cuts words of any language into tokens that it knows. A tokenizer that is not
-    specchat's own runs in the limited process `texts`. Raises ValueError for a kind that encoders
-    do not have, and TextError."""
+    multilingual, it cuts words of any language into tokens that it knows. All its ids are below
+    `size`. One that is not specchat's own runs in the limited process `texts`. Raises
+    ValueError for a kind that encoders do not have, and TextError."""
 
     def __init__(self, file: Path, texts: TextProcess | None = None) -> None:
-        content = json.loads(read_file(file))
-        model, self._texts = content["model"], texts
+        content, self._texts = json.loads(read_file(file)), texts
+        try:
+            self._parse(content)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError("its tokenizer.json is damaged") from error
+        if texts is not None:
+            texts.open(file.parent)  # the first text that is encoded waits for it
+            return
+        self._tokenizer = Tokenizer.from_str(json.dumps(content))
+
+    def _parse(self, content: dict[str, Any]) -> None:
+        model = content["model"]
         kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
         if kind not in _BORDERS:
             raise ValueError(f"it has a tokenizer of the kind {kind!r}")
@@ -58,13 +68,12 @@ class EncoderTokenizer:
             ids = [*vocabulary.values(), *added.values()]
         else:
             self.unknown, ids = model.get("unk_id"), [len(vocabulary) - 1, *added.values()]
+        self.start, self.end = _special_ids(content.get("post_processor") or {})
+        ids += [*self.start, *self.end, *([] if self.unknown is None else [self.unknown])]
+        if any(type(each) is not int or each < 0 for each in ids):
+            raise ValueError("its tokenizer.json has a token id that is no number from 0 on")
         self.size = max(ids) + 1
         self.is_multilingual = kind == "Unigram" or self.size >= MULTILINGUAL_FROM
-        self.start, self.end = _special_ids(content.get("post_processor") or {})
-        if texts is not None:
-            texts.open(file.parent)  # the first text that is encoded waits for it
-            return
-        self._tokenizer = Tokenizer.from_str(json.dumps(content))
 
     def tokenise(self, text: str) -> Iterator[Tokens]:
         """Yield a text's tokens part by part; they are those of the whole text. `encode_batch` on

@@ -27,6 +27,7 @@ from app.engine.cache.prefill import (
     set_next_position,
 )
 from app.engine.cache.sizes import CacheSize
+from app.engine.model.rotary import rotary_modules
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.util.formatting import one_line
 
@@ -138,6 +139,8 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
     """
     try:
         caches = caches or model
+        if (passed := _layers_without_rotation(model, caches)) > 0:
+            return Reason(ReasonCode.ROTATION_UNSEEN, {"layers": passed})
         dtype = compute_dtype(model)
         precision = "TF32" if tf32 and dtype == mx.float32 else _NAMES[dtype]
         tolerance = TOLERANCES[precision]
@@ -166,6 +169,16 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
     if gapped <= tolerance:
         return None
     return Reason(ReasonCode.GAPS_CHANGE_ANSWERS, {"change": float(gapped)})
+
+
+def _layers_without_rotation(model: Any, caches: Any) -> int:
+    """Number of layers that have rotary embeddings, if a step calls MLX's for none of them: a
+    kernel of their own rotates then, which no patch reaches. Some architectures rotate in a part
+    of these layers only."""
+    calls: list[None] = []
+    with mlx_patches.counted_rotations(lambda: calls.append(None)):
+        forward(model, make_stock_cache(caches), np.zeros(1, np.int32))
+    return 0 if calls else len({layer for layer, *_ in rotary_modules(model)})
 
 
 def sparse_positions(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:

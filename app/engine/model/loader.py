@@ -6,15 +6,16 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import load_config, load_model, load_tokenizer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.backend import memory, mlx_patches
@@ -32,7 +33,7 @@ from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, m
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
 from app.engine.cache.snapshot import Snapshots
-from app.engine.model.embeddings import EmbeddingSpace
+from app.engine.model.embeddings import EmbeddingSpace, NoEmbeddings
 from app.engine.model.findings import (
     Findings,
     Speed,
@@ -45,6 +46,7 @@ from app.engine.model.findings import (
 )
 from app.engine.model.mtp import model_classes
 from app.engine.model.prompt import PairPrompts, Prompts
+from app.engine.model.rotary import ROTARY_FORMAT, correct_rotary
 from app.engine.model.speculation import SLOPE, Gate
 from app.engine.model.text_encoder import ENCODER_OPERATIONS, TextEncoder
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
@@ -52,15 +54,20 @@ from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
 from app.protocol.prompt import TemplateRule
 from app.protocol.reasons import FailureKind, Reason
-from app.sandbox.process import TextProcess
+from app.sandbox.process import TextError, TextProcess
+from app.sandbox.shapes import missing_values
 from app.util.formatting import one_line
-from app.util.regular_files import read_file
+from app.util.model_config import for_mlx_lm, short_factors_below
+from app.util.regular_files import open_file, read_file
+from app.util.weight_files import weight_files
 
 Stopped = Callable[[], bool]
 """Whether to stop loading, because another pair was requested."""
 
 WEIGHT_BATCH_BYTES = 256_000_000
 """Bytes of weights read between two checks; about 0.2 s from a fast disk."""
+_SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
+"""Samples of each file of weights in a fingerprint; the first is of its header."""
 
 
 class CacheMaker:
@@ -110,10 +117,12 @@ class LoadedModel:
             self.gate.slope = max(SLOPE, self.speed.per_token / self.speed.step)
 
     @property
-    def embedding_space(self) -> EmbeddingSpace:
-        """Computed on first use, while the weights are loaded. Raises NoEmbeddings."""
+    def embedding_space(self) -> EmbeddingSpace | None:
+        """Computed on first use, while the weights are loaded; None if the input embeddings are
+        not found."""
         if self._space is None:
-            self._space = EmbeddingSpace.of(self.model)
+            with suppress(NoEmbeddings):
+                self._space = EmbeddingSpace.of(self.model)
         return self._space
 
     @property
@@ -126,9 +135,13 @@ class LoadedModel:
             self.model = None
 
     def reload(self) -> None:
-        """Load the weights again. Raises LoadError."""
+        """Load the weights again. Raises LoadError, also if the folder has other files now: the
+        caches belong to the earlier ones."""
         if self.model is None and self.folder is not None:
-            self.model = _load_weights(self.folder)
+            model = _load_weights(self.folder)
+            if fingerprint(self.folder) != self.fingerprint.partition("/")[0]:
+                raise LoadError(FailureKind.MODEL_CHANGED, {"model": self.info.name})
+            self.model = model
 
     # ----------------------------------- overridden by targets in several processes
 
@@ -292,7 +305,12 @@ def load_encoder(folder: str, name: str) -> TextEncoder:
     NotEnoughMemory."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
         path = Path(folder)
-        encoder = TextEncoder(path, name, TextProcess())
+        try:
+            encoder = TextEncoder(path, name, TextProcess())
+        except TextError as error:
+            raise ValueError("its tokenizer.json is damaged") from error
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError("one of its files is damaged") from error
         encoder.fingerprint = fingerprint(path)
         return encoder
 
@@ -325,7 +343,7 @@ def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
 
 
 def weight_bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
+    return sum(file.stat().st_size for file in weight_files(folder))
 
 
 def _load_weights(path: Path) -> Any:
@@ -339,10 +357,39 @@ def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]
     """The model with lazy weights, and its config. `with_head`: keep its MTP head, if it has one.
     Raises LoadError."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, path):
-        model, config = load_model(path, lazy=True, get_model_classes=model_classes)
+        config = for_mlx_lm(load_config(path))
+        if missing := missing_values(config):
+            raise LoadError(
+                FailureKind.CONFIG_INCOMPLETE, {"folder": str(path), "keys": ", ".join(missing)}
+            )
+        classes = partial(rotated_classes, config)
+        load = partial(load_model, path, lazy=True, get_model_classes=classes)
+        with mlx_patches.loading_only(frozenset(map(str, weight_files(path)))):
+            try:
+                model, config = load(model_config=config)
+            except (ValueError, KeyError):
+                if not config.get("rope_scaling"):
+                    raise
+                # The class does not know this scaling. `correct_rotary` applies it.
+                model, config = load(model_config=config | {"rope_scaling": None})
         if not with_head:
             model.pop("mtp", None)
         return model, config
+
+
+def rotated_classes(
+    described: dict[str, Any], config: dict[str, Any]
+) -> tuple[Callable[[Any], Any], Any]:
+    """For mlx-lm's `load_model`: how to build the model of a configuration, with the rotary
+    embeddings that the one in `described` names, and the class of its arguments."""
+    model_class, args_class = model_classes(config)
+
+    def build(args: Any) -> Any:
+        model = model_class(args)
+        correct_rotary(model, described)
+        return model
+
+    return build, args_class
 
 
 @contextmanager
@@ -402,15 +449,23 @@ def _nan_error(path: Path) -> LoadError:
 
 
 def fingerprint(path: Path) -> str:
-    """A digest of a model's files. Weights are identified by name, size and time, because hashing
-    them is slow; other files by their content."""
+    """A digest of all that caches of a model depend on: its files, the versions of mlx and mlx-lm,
+    and `ROTARY_FORMAT`. Weights are identified by name, size, time and samples of their contents,
+    because hashing them is slow; other files by their content."""
     digest = hashlib.sha256()
+    for package in ("mlx", "mlx-lm"):
+        digest.update(f"{package} {metadata.version(package)}\n".encode())
+    digest.update(f"{ROTARY_FORMAT}\n".encode())
     for file in sorted(path.iterdir()):
         if file.suffix == ".safetensors":
             status = file.stat()
-            digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
+            digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            with open_file(file) as opened:
+                for part in range(_SAMPLES):
+                    opened.seek(status.st_size * part // _SAMPLES)
+                    digest.update(opened.read(_SAMPLE_BYTES))
         elif file.suffix in (".json", ".jinja"):
-            digest.update(read_file(file))
+            digest.update(f"{file.name}\n".encode() + read_file(file))
     return digest.hexdigest()
 
 
@@ -442,6 +497,7 @@ def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> Mod
         weight_bytes=sum(a.nbytes for a in arrays),
         context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
         sampling=read_generation_config(path),
+        short_factors_below=short_factors_below(config),
     )
 
 

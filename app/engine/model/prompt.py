@@ -448,6 +448,9 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
         yield _PromptPart(SegmentKind.TEMPLATE, document_header(document), index)
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, index, number)
         yield _PromptPart(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
+    if message.context:
+        context = message.body.removesuffix(message.text)
+        yield _PromptPart(SegmentKind.SYSTEM, context, index)
     kind = SegmentKind.QUESTION if is_last else SegmentKind.HISTORY
     yield _PromptPart(kind, message.text, index)
 

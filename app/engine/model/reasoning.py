@@ -123,8 +123,7 @@ class Reasoning:
         """A state machine that splits text into answer and reasoning."""
         from mlx_lm.generate import make_text_state_machine  # imports MLX, so only after OpenBLAS
 
-        tokenizer, found = self._tokenizer, self.format
-        return make_text_state_machine(tokenizer if found is None else _Marked(tokenizer, found))
+        return make_text_state_machine(_Marked(self._tokenizer, self.format))
 
     def is_open(self, prompt_ids: Sequence[int]) -> bool:
         """Whether the prompt ends within the model's reasoning."""
@@ -142,16 +141,24 @@ class Reasoning:
 
 
 class _Marked:
-    """A tokenizer wrapper that presents a format's marks to mlx-lm."""
+    """A tokenizer wrapper that presents a format's marks to mlx-lm, and no tool calls: mlx-lm
+    removes the tags of calls from the text, but here calls are part of the answer."""
 
-    has_thinking = True
+    has_tool_calling = False
 
-    def __init__(self, tokenizer: Any, marks: ReasoningFormat) -> None:
+    def __init__(self, tokenizer: Any, marks: ReasoningFormat | None) -> None:
         self._tokenizer = tokenizer
+        self.has_thinking = marks is not None
+        self.response_transitions = transitions = {
+            state: [(mark, to) for mark, to in edges if to != "tool"]
+            for state, edges in tokenizer.response_transitions.items()
+            if state != "tool"
+        }
+        if marks is None:
+            return
         self.think_start, self.think_end = marks.starts[0], marks.stops[0]
         closes = [(mark, ANSWER) for mark in marks.stops[1:]]
         opens = [(mark, REASONING) for mark in marks.starts[1:]]
-        transitions = tokenizer.response_transitions
         self.response_transitions = transitions | {
             ANSWER: [*transitions.get(ANSWER, ()), *opens, *closes, (self.think_end, ANSWER)],
             REASONING: [*transitions.get(REASONING, ()), *closes],

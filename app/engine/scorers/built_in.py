@@ -95,8 +95,8 @@ def built_in_scores(
     A follow-up question often names nothing by itself ("and for the second one?"), so it is looked
     for twice: alone, and together with the answer before it. The previous question stays out: it
     leads back to the passage that answered it. While the target's weights are not in memory,
-    meaning alone decides. Without an `encoder`, the built-in one for the language is used. Raises
-    NoEmbeddings, and what `on_pieces` raises.
+    or its embeddings are not found, meaning alone decides. Without an `encoder`, the built-in one
+    for the language is used. Raises what `on_pieces` raises.
     """
     documents = [each.text for each in prompt.texts if each.document is not None]
     encoder = encoder or built_in_encoder(question, documents)
@@ -115,8 +115,7 @@ def built_in_scores(
     found = []
     for (query, texts), weight in zip(searches, weights, strict=True):
         words = np.zeros(len(prompt.ids), np.float32)
-        if target.is_loaded:
-            space = target.embedding_space
+        if target.is_loaded and (space := target.embedding_space) is not None:
             weight /= space.trust * words_trust(" ".join(texts), documents)
             words = embedding_scores(target.model, space, prompt.ids, pinned, query, chunk)
         own = [*islice(meanings, len(texts))]

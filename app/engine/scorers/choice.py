@@ -7,14 +7,12 @@ built-in one, attention alone, up to 65,536 tokens; without a draft, the built-i
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from app.engine.backend import memory
-from app.engine.model.embeddings import NoEmbeddings
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import ENCODER_BYTES
@@ -74,10 +72,9 @@ class JoinedScorer:
         if memory.free() >= ENCODER_BYTES:
             total = len(prompt.draft_prompt.ids)
             report = context.clock.report(Phase.SCORE, total, ScoringPart.BUILT_IN)
-            with suppress(NoEmbeddings):
-                built_in = BuiltInScorer().find(
-                    prompt, context, lambda done, pieces: report(total * done // pieces)
-                )
+            built_in = BuiltInScorer().find(
+                prompt, context, lambda done, pieces: report(total * done // pieces)
+            )
         by_draft = self.draft.score(prompt, context)
         if built_in is None:
             return by_draft

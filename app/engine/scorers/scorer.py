@@ -77,7 +77,7 @@ class Scorer(Protocol):
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         """The importance (M,) of the prompt's tokens. Reports progress, and the map of importance
-        that the screen shows, through the context's clock. Raises ScoringError, NoEmbeddings, and
+        that the screen shows, through the context's clock. Raises ScoringError, and
         what the context's memory and clock raise."""
         ...
 

@@ -63,7 +63,8 @@ class Decoder:
     """Generates one answer and reports it in coalesced `Token` events.
 
     `ids` are the generated token ids, including the end-of-text token; `text` is the answer so far,
-    without reasoning. `trim_space` drops the leading space that SentencePiece adds.
+    without reasoning. `trim_space` drops the leading space that SentencePiece adds. `others_wait`
+    tells whether other questions are queued.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Decoder:
         emit: Callable[[Token], None],
         *,
         trim_space: bool = False,
+        others_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ids: list[int] = []
         self.text = ""
@@ -90,6 +92,7 @@ class Decoder:
         """Geometric mean of the probabilities of this turn's tokens, 0..1."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
+        self._others_wait = others_wait
         self._detokenizer = _detokenizer(tokenizer, trim_space)
         self._reasoning = Reasoning(tokenizer)
         self._machine = self._reasoning.machine()
@@ -116,7 +119,8 @@ class Decoder:
         mtp: MTPProposals | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and generate until a stop sequence, `max_tokens`, a loop (if
-        `stop_repeats` is set), or until `stop` returns a reason; `stop` is called after each token.
+        `stop_repeats` is set, or `yield_repeats` and others wait), or until `stop` returns a
+        reason; `stop` is called after each token.
 
         `prompt_ids` (M,) is the whole prompt; `prefix` has cached all but its last token. Its last
         `answer_prefix_len` tokens belong to an answer that is continued. A `quotation` is written
@@ -151,7 +155,7 @@ class Decoder:
             mtp,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
-        loop = LoopDetector() if sampling.stop_repeats else None
+        loop = LoopDetector() if sampling.stop_repeats or sampling.yield_repeats else None
         reason: FinishReason | None = None
         try:
             while (reason := self._write(stream, last, end, stop, loop, recall)) is None:
@@ -218,7 +222,10 @@ class Decoder:
         self._add_text(self._advance(token))
         if (stopped := stop()) is not None:
             return stopped
-        return FinishReason.REPEATED if loop is not None and loop.advance(token) else None
+        if loop is None or not loop.advance(token):
+            return None
+        ends = self._sampling.stop_repeats or self._others_wait()
+        return FinishReason.REPEATED if ends else None
 
     def _advance(self, token: int) -> list[tuple[str, str]]:
         """Detokenise the next token. Returns the text that is complete now, as segments (state,

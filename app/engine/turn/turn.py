@@ -93,6 +93,7 @@ class Turn:
             ask.sampling,
             clock.emit,
             trim_space=not ask.messages[-1].plain,
+            others_wait=clock.others_wait,
         )
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None

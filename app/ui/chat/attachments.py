@@ -29,7 +29,7 @@ from app.ui.attach.attachment import (
 )
 from app.ui.attach.chips import OcrScreen, Shown
 from app.ui.background import in_background, start_task
-from app.ui.chat.composer import Composer
+from app.ui.chat.composer import DISK_SECONDS, Composer
 from app.ui.completion import typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
@@ -39,8 +39,6 @@ MIN_PAUSE = 10.0
 """Minimum pause after a check, as a multiple of the time that it took."""
 NO_OCR = "No text recognition is installed: install specchat with its extra `ocr`."
 RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
-DISK_SECONDS = 1.0
-"""Maximum time for checking whether a file that the question names exists."""
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,16 +21,19 @@ from app.ingest.records import Changes
 from app.protocol.options import Mode
 from app.ui.attach.attachment import Attachment, FileJob, part_of
 from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen, is_long
+from app.ui.attach.dropped import dropped_paths, may_be_paths
 from app.ui.background import in_background, start_task
 from app.ui.chat.chrome import Notice
 from app.ui.chat.slider import KeepSlider
 from app.ui.completion import CompletionList
-from app.ui.keys import odd_character, run_own_binding
+from app.ui.keys import WORD_BINDINGS, odd_character, run_own_binding
 from app.ui.state.draft import NextMode, UnsentMessage
 from app.ui.terminal import Clipboard
 from app.util.sanitize import sanitize
 
 EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
+DISK_SECONDS = 1.0
+"""Maximum time for checking whether a file that is named or pasted exists."""
 WHOLE_TEXT_ADVICE = "This question seems to need the whole text: {} reads it in full."
 
 
@@ -64,6 +68,8 @@ class ComposeBox(TextArea):
             tooltip="List all commands (if the box is empty)",
         ),
         Binding("ctrl+a", "again_or_start", show=False),
+        Binding("alt+enter", "newline", show=False),
+        *WORD_BINDINGS,
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
             tooltip="Paste from the system's clipboard",
@@ -89,6 +95,12 @@ class ComposeBox(TextArea):
         """A paste that becomes a chip."""
 
         text: str
+
+    @dataclass
+    class Dropped(Message):
+        """Paths of existing files and folders were pasted, and nothing else."""
+
+        paths: Sequence[str]
 
     @dataclass
     class UnknownCommand(Message):
@@ -152,21 +164,33 @@ class ComposeBox(TextArea):
         self.text = text
         self.move_cursor(self.document.end)
 
-    def insert_paste(self, event: Paste) -> None:
-        """A short paste becomes text, in which control characters are shown as symbols, because
-        they will be sent like that. A long one is passed on unchanged."""
+    async def insert_paste(self, event: Paste) -> None:
+        """Paths are attached, unless they follow an `@`. A short paste becomes text, in which
+        control characters are shown as symbols, because they will be sent like that. A long one is
+        passed on unchanged."""
         event.stop()
         event.prevent_default()
         self._typing = False
-        if is_long(event.text):
+        if paths := await self._dropped(event.text):
+            self.post_message(self.Dropped(paths))
+        elif is_long(event.text):
             self.post_message(self.LongPaste(event.text))
         elif event.text:
             text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
             self._replace_via_keyboard(text, *self.selection)
 
+    async def _dropped(self, text: str) -> Sequence[str]:
+        row, column = self.selection.start
+        if not may_be_paths(text) or self.document[row][:column].endswith("@"):
+            return ()
+        look = in_background(lambda: dropped_paths(text))
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(look, DISK_SECONDS)
+        return ()
+
     async def _on_paste(self, event: Paste) -> None:
         await self._released.wait()
-        self.insert_paste(event)
+        await self.insert_paste(event)
 
     async def _on_key(self, event: Key) -> None:
         await self._released.wait()
@@ -219,7 +243,7 @@ class ComposeBox(TextArea):
         if text is None:
             self.action_paste()
         else:
-            self.insert_paste(Paste(text))
+            await self.insert_paste(Paste(text))
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
@@ -348,7 +372,7 @@ class Composer(Vertical):
     def insert_paste(self, event: Paste) -> None:
         """Insert a paste that arrived while another widget had the focus."""
         self.box.focus()
-        self.box.insert_paste(event)
+        self.box.post_message(Paste(event.text))
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         self.notice.show("")

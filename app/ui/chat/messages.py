@@ -33,6 +33,7 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.files.overview import choice_text, file_facts, files_for, files_of
 from app.ui.keys import forward_key
 from app.ui.state.repository import OpenChat
+from app.ui.terminal import copied_sentence
 from app.ui.transcript.citations import CitationsScreen, CitationsView
 from app.ui.transcript.message import MessageView
 from app.ui.transcript.transcript import Transcript
@@ -168,7 +169,8 @@ class MessagesScreen(AskingScreen):
     def _copy_message(self, view: MessageView) -> None:
         self.app.copy_to_clipboard(view.text)
         characters = formatting.plural(len(view.text), "character")
-        self.notice.show(f"Copied the {view.part} as Markdown: {characters}.")
+        sentence = f"Copied the {view.part} as Markdown: {characters}."
+        self.notice.show(copied_sentence(self.app, sentence))
 
     def _copy_code(self, view: MessageView) -> None:
         from app.ui.transcript.markdown import code_blocks
@@ -185,7 +187,8 @@ class MessagesScreen(AskingScreen):
         which = f"{index + 1} of {len(blocks)}" if len(blocks) > 1 else ""
         facts = ", ".join(filter(None, (language, formatting.plural(code.count("\n"), "line"))))
         more = " ^K again copies the next." if len(blocks) > 1 else ""
-        self.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
+        sentence = " ".join(f"Copied code {which} ({facts}).{more}".split())
+        self.notice.show(copied_sentence(self.app, sentence))
 
     def _ask_again_with(self, turn: Turn, mode: Mode, keep: float) -> None:
         if self.may_ask():

@@ -317,6 +317,12 @@ class ChatScreen(MessagesScreen):
         self.notice.show("")
         self.attachments.paste(event.text)
 
+    @on(ComposeBox.Dropped)
+    def _attach_dropped(self, event: ComposeBox.Dropped) -> None:
+        self.notice.show("")
+        for path in event.paths:
+            self.attachments.attach(path, typed_path(path))
+
     @on(CompletionList.FileChosen)
     def _attach_file(self, event: CompletionList.FileChosen) -> None:
         self.notice.show("")

@@ -20,7 +20,7 @@ from app.settings.definitions import Range, Setting, Settings, Value, find
 from app.store.records import Overrides
 from app.ui.files.overview import choice_text
 from app.ui.help import Section
-from app.ui.keys import odd_character, run_own_binding
+from app.ui.keys import WORD_BINDINGS, odd_character, run_own_binding
 from app.ui.settings.form import LABEL_WIDTH, SettingRow, SettingsForm, group_heading
 from app.ui.text import ClickLine, LinePart
 from app.util.sanitize import sanitize
@@ -54,6 +54,7 @@ class PromptBox(TextArea):
             "down", "down", "Down", id="prompt.down",
             tooltip="Move a line down, or to the settings",
         ),
+        *WORD_BINDINGS,
     ]  # fmt: skip
 
     @dataclass

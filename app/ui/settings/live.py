@@ -9,7 +9,7 @@ from typing import Any
 from textual import constants
 from textual.app import App
 
-from app.settings.definitions import Setting, Settings, Value
+from app.settings.definitions import Setting, Settings, ThemeName, Value
 from app.settings.file import SettingsError, SettingsFile
 from app.ui.background import start_task
 
@@ -32,6 +32,7 @@ class LiveSettings:
         """Called when a value or `problem` has changed."""
         self._app, self._apply, self._show_message = app, apply, show_message
         self._saving = False
+        self._is_dark = True
         self._apply_appearance()
 
     @property
@@ -49,6 +50,11 @@ class LiveSettings:
             self._saving = True
             start_task(self._app, self._save)
 
+    def set_background(self, is_dark: bool) -> None:
+        """The terminal's background, for the theme `auto`."""
+        self._is_dark = is_dark
+        self._apply_appearance()
+
     def save_now(self) -> str:
         """At exit: try again to save what is not saved yet. Returns why it fails, or nothing."""
         try:
@@ -59,8 +65,11 @@ class LiveSettings:
 
     def _apply_appearance(self) -> None:
         appearance = self.values.appearance
-        if self._app.theme != appearance.theme:
-            self._app.theme = str(appearance.theme)
+        theme = appearance.theme
+        if theme is ThemeName.AUTO:
+            theme = ThemeName.SPECCHAT if self._is_dark else ThemeName.SPECCHAT_LIGHT
+        if self._app.theme != theme:
+            self._app.theme = str(theme)
         self._app.animation_level = (
             constants.TEXTUAL_ANIMATIONS if appearance.animations else "none"
         )

@@ -44,7 +44,9 @@ from app.ui.spans.view import (
     TextRange,
     overlapping,
 )
+from app.ui.terminal import copied_sentence
 from app.ui.text import ClickLine, LinePart, spread
+from app.ui.theme import FEW_COLOURS
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -435,8 +437,8 @@ class SpansScreen(Screen[AskAgain | None]):
             if kind in kinds and mark.strip()
         ]
         if ReadKind.UNREAD in kinds:
-            dim = ("dim", "$ink-unread"), (f" {NONE} not read", "$ink-dim")
-            parts.append(Content.assemble(*dim))
+            unread = "$ink-unread dim" if self.app.has_class(FEW_COLOURS) else "$ink-unread"
+            parts.append(Content.assemble(("dim", unread), (f" {NONE} not read", "$ink-dim")))
         if self._documents.citations:
             parts.append(Content.assemble(("bold", "bold $accent"), (" cited", "$ink-dim")))
         if self._hits:
@@ -654,8 +656,10 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_copy(self) -> None:
         passage: Passage = self._document.at(self.view.cursor)
-        self.app.copy_to_clipboard(self._document.text[passage.start : passage.end])
-        self.show_message(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
+        text = self._document.text[passage.start : passage.end]
+        self.app.copy_to_clipboard(text)
+        sentence = f"Copied {formatting.plural(len(text), 'character')}."
+        self.show_message(copied_sentence(self.app, sentence))
 
     def action_open_original(self) -> None:
         document = self._document

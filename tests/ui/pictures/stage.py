@@ -91,7 +91,7 @@ class Stage:
         self.engine, self.now = engine or FakeEngine(), 0.0
         self.engine.load_story = replace(self.engine.load_story, target=TARGET, draft=DRAFT)
         settings = SettingsFile(self.home / ".config" / "specchat" / "settings.toml")
-        if self.look.light and settings.settings.appearance.theme == "specchat":
+        if self.look.light and settings.settings.appearance.theme == "auto":
             settings.settings = find("appearance.theme").with_value(settings.settings, LIGHT)
         self.app = SpecchatApp(
             self.engine,

@@ -1,0 +1,106 @@
+"""Tool calls and their results as text. Tools are not supported, but a conversation in which a
+model of another server has used some is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from app.protocol.prompt import Document, Message, Role
+from app.serve.cutting import LONG
+from app.serve.fields import BadRequest
+
+LABEL = 100
+"""Maximum characters of a tool's name, and of the argument that is shown with it."""
+MAX_ARGUMENTS = 100_000
+"""Maximum characters of arguments in which that argument is looked for."""
+MEDIA = "[image]", "[document]", "[file]", "[audio]", "[video]"
+"""Stand for the parts of results that are not text."""
+CALL = "a tool call"
+"""Stands for a call whose name is not known."""
+
+
+def call_text(name: Any, arguments: Any) -> str:
+    shown = (
+        arguments if isinstance(arguments, str) else "" if arguments is None else _json(arguments)
+    )
+    return f"[called {_name(name)} with {shown}]" if shown else f"[called {_name(name)}]"
+
+
+def label(name: Any, arguments: Any) -> str:
+    """A name for a call's result: the tool's name and the first text among the arguments, such as
+    `read app/a.py`."""
+    if isinstance(arguments, str) and len(arguments) <= MAX_ARGUMENTS:
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    values = arguments.values() if isinstance(arguments, dict) else ()
+    texts = (each for each in values if isinstance(each, str))
+    first = next((each for each in texts if 0 < len(each) <= LABEL and "\n" not in each), "")
+    # JSON in JSON may have half of a surrogate pair, which cannot be encoded.
+    return f"{_name(name)} {first}".strip().encode(errors="replace").decode()
+
+
+def result_text(content: Any) -> str:
+    """The text of a result, which is a text, a list of texts and parts, or any other value. Images
+    and files are replaced by a word."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_part_text, content)))
+    return content if isinstance(content, str) else "" if content is None else _json(content)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of a tool call."""
+
+    label: str
+    content: Any
+    failed: bool = False
+
+    @property
+    def text(self) -> str:
+        text = result_text(self.content)
+        return f"{self._heading}\n{text}" if text else self._heading
+
+    @property
+    def _heading(self) -> str:
+        return f"[{'error' if self.failed else 'result'} of {self.label}]"
+
+    @property
+    def message(self) -> Message:
+        """A long result is a document."""
+        if len(text := result_text(self.content)) < LONG:
+            return Message(Role.USER, self.text)
+        return Message(Role.USER, self._heading, (Document(self.label, text),))
+
+
+def has_media(content: Any) -> bool:
+    return isinstance(content, list) and any(_part_text(each) in MEDIA for each in content)
+
+
+def _part_text(part: Any) -> str:
+    if not isinstance(part, dict):
+        return part if isinstance(part, str) else _json(part)
+    source, nested = part.get("source"), part.get("content")
+    if isinstance(source, dict) and source.get("type") == "text":
+        nested = [{"text": source.get("data")}]
+    texts = nested if isinstance(nested, list) else [part]
+    found = [each["text"] for each in texts if isinstance(each, dict) and "text" in each]
+    if found and all(isinstance(each, str) for each in found):
+        title = part.get("title")
+        return "\n".join([title, *found] if isinstance(title, str) else found)
+    kind = str(part.get("type"))
+    return next((each for each in MEDIA if each[1:-1] in kind), "") or _json(part)
+
+
+def _name(name: Any) -> str:
+    return " ".join(name.split())[:LABEL] if isinstance(name, str) and name.strip() else "a tool"
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise BadRequest("The request is nested too deeply.") from None
