@@ -132,6 +132,6 @@ def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: S
     console.print(Text(wording.reading_line(sparse), style="dim"))
     console.print(Text(wording.reading_line(full), style="dim"))
     # Remove remote fonts from the format, because a picture should not load anything.
-    local = re.sub(r"@font-face {{.*?}}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    local = re.sub(r"@font-face {{[^{}]*+}}\n", "", CONSOLE_SVG_FORMAT)
     svg = console.export_svg(title="specchat", code_format=local)
     Path(path).write_text(svg, encoding="utf-8")

@@ -1,7 +1,8 @@
 """Messages between machines: plain values and NumPy arrays over TCP.
 
-Both ends first prove that they know the same key. Each message carries an authentication tag, so
-that a changed, dropped or repeated message is detected. Nothing is encrypted.
+Both ends first prove that they know the same key. Each message carries two authentication tags, one
+after its sizes and one at its end, so that a changed, dropped or repeated message is detected, and
+no room is made for one. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from app.util.json_amount import is_too_much
+
 Message = dict[str, Any]
 """Plain values by key. Arrays are allowed only at the top level."""
 
-GREETING = b"specchat hosts 2\n"
+GREETING, BUSY = b"specchat hosts 3\n", b"specchat is busy\n"
+"""What a worker says first. After either, NONCE_BYTES follow."""
 NONCE_BYTES = TAG_BYTES = 32
 ANSWER_SECONDS = 10.0
 """Time limit for proving the key, in both directions together."""
@@ -34,6 +38,8 @@ CHECK_SECONDS = 0.1
 """Interval between two calls of a `check`."""
 MAX_TEXT, MAX_ARRAYS = 1 << 24, 1 << 30
 """Limits of a message's plain values and of its arrays, in bytes."""
+MAX_JSON = 100_000, 2_000_000
+"""Maximum lists and objects in a message's plain values, and values in these."""
 _DTYPES = {"int32", "int64", "uint8", "float32", "bool"}
 _SIZES = struct.Struct("!IQ")
 
@@ -44,13 +50,13 @@ class WireError(ConnectionError):
 
 @dataclass(slots=True)
 class Seal:
-    """Computes the authentication tags of one direction. A tag covers the message's number."""
+    """Computes the authentication tags of one direction. A tag covers its own number."""
 
     key: bytes
     count: int = 0
 
     def tag(self, *parts: bytes) -> bytes:
-        """The tag (TAG_BYTES) of the next message."""
+        """The next tag (TAG_BYTES)."""
         self.count += 1
         digest = hmac.new(self.key, self.count.to_bytes(8, "big"), hashlib.sha256)
         for part in parts:
@@ -95,15 +101,17 @@ class Connection:
             else:
                 plain[key] = value
         text = json.dumps([plain, described]).encode()
-        parts = [_SIZES.pack(len(text), sum(array.nbytes for array in arrays)), text]
-        data = b"".join([*parts, *(array.tobytes() for array in arrays)])
+        sizes = _SIZES.pack(len(text), sum(array.nbytes for array in arrays))
+        data = b"".join([text, *(array.tobytes() for array in arrays)])
         try:
             with self._sending:
-                tag = b"" if self.seals is None else self.seals.sent.tag(data)
-                self.socket.sendall(data + tag)
+                tags = (b"", b"")
+                if self.seals is not None:
+                    tags = self.seals.sent.tag(sizes), self.seals.sent.tag(data)
+                self.socket.sendall(b"".join((sizes, tags[0], data, tags[1])))
         except OSError as error:
             raise WireError(_reason(error)) from error
-        return len(data)
+        return len(sizes) + len(data)
 
     def receive(
         self, seconds: float | None = None, check: Callable[[], None] | None = None
@@ -115,16 +123,17 @@ class Connection:
         except OSError as error:
             raise WireError("the connection is closed") from error
         sizes = self._exactly(_SIZES.size, check)
+        self._check_tag(check, sizes)
         text_size, arrays_size = _SIZES.unpack(sizes)
         if text_size > MAX_TEXT or arrays_size > MAX_ARRAYS:
             raise WireError("it sent something else than expected")
         text, data = self._exactly(text_size, check), self._exactly(arrays_size, check)
-        if self.seals is not None:
-            expected = self.seals.received.tag(sizes, text, data)
-            if not hmac.compare_digest(self._exactly(TAG_BYTES, check), expected):
-                raise WireError("a message was changed on the way")
+        self._check_tag(check, text, data)
         try:
-            plain, described = json.loads(text)
+            source = text.decode()
+            if is_too_much(source, *MAX_JSON):
+                raise ValueError("too many values")
+            plain, described = json.loads(source)
             if not isinstance(plain, dict):
                 raise TypeError(plain)
             start = 0
@@ -140,6 +149,12 @@ class Connection:
             raise WireError("it sent something else than expected") from error
         message: Message = plain
         return message
+
+    def _check_tag(self, check: Callable[[], None] | None, *parts: bytes) -> None:
+        if self.seals is not None:
+            expected = self.seals.received.tag(*parts)
+            if not hmac.compare_digest(self._exactly(TAG_BYTES, check), expected):
+                raise WireError("a message was changed on the way")
 
     def _exactly(self, count: int, check: Callable[[], None] | None) -> bytes:
         data = bytearray()
@@ -193,6 +208,13 @@ def accept(sock: socket.socket, key: str) -> Connection:
         return _prove_worker(sock, key)
 
 
+def refuse(sock: socket.socket) -> None:
+    """Close a connection of one that is too many, and say so."""
+    with sock, suppress(OSError):
+        sock.setblocking(False)
+        sock.send(BUSY + bytes(NONCE_BYTES))
+
+
 @contextmanager
 def _closed_on_error(sock: socket.socket) -> Iterator[None]:
     """Close the socket and raise WireError if the block fails."""
@@ -209,6 +231,8 @@ def _closed_on_error(sock: socket.socket) -> Iterator[None]:
 def _prove_first(sock: socket.socket, key: str) -> Connection:
     end = time.monotonic() + ANSWER_SECONDS
     first = _receive(sock, len(GREETING) + NONCE_BYTES, "it is not a specchat worker", end)
+    if first.startswith(BUSY):
+        raise WireError("too many others are connecting to it")
     if not first.startswith(GREETING):
         raise WireError("it is not a specchat worker, or has another version")
     theirs, own = first[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)

@@ -22,7 +22,7 @@ import psutil
 from app.errors import UserError
 from app.hosts.machine import FREE_SHARE, content_fingerprint, machine_name, versions
 from app.hosts.shard import LOST_SECONDS, ShardProcess, free_port
-from app.hosts.wire import Connection, Message, WireError, accept
+from app.hosts.wire import Connection, Message, WireError, accept, refuse
 from app.models.cache import resolve_model
 from app.models.check import check_model
 from app.util.sanitize import sanitize_line
@@ -68,7 +68,7 @@ class Worker:
                 self._closed.wait(PAUSE_SECONDS)
                 continue
             if not self._admit(other[0]):
-                sock.close()
+                refuse(sock)
                 continue
             try:
                 threading.Thread(target=self._answer, args=(sock, other[0]), daemon=True).start()

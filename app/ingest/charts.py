@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import groupby
@@ -11,7 +12,8 @@ from app.ingest import markdown
 from app.ingest.elements import attribute, child, every, line_of, name_of
 from app.ingest.number_formats import shown_number
 
-_MAX_POINTS = 10_000
+_MAX_POINTS, _MAX_LEVELS = 10_000, 20
+"""Values of a series that are read, and levels of categories."""
 
 
 def chart_titles(chart: Element, text: Callable[[Element], str]) -> list[str]:
@@ -49,7 +51,14 @@ def _categories(series: Element) -> tuple[tuple[int, str], ...]:
 
 def _table(titles: list[str], columns: list[dict[int, str]]) -> str:
     places = sorted({place for column in columns for place in column})[:_MAX_POINTS]
-    rows = [[column.get(place, "") for column in columns] for place in places]
+    if len(places) * len(columns) <= markdown.max_cells(sum(map(len, columns))):
+        rows = [[column.get(place, "") for column in columns] for place in places]
+    else:
+        found: dict[int, list[str]] = {place: [] for place in places}
+        for column in columns:
+            for place in column.keys() & found.keys():
+                found[place].append(column[place])
+        rows = [*found.values()]
     return markdown.table([titles, *rows]) if rows else ""
 
 
@@ -61,15 +70,13 @@ def _points(element: Element | None) -> dict[int, str]:
     if not levels:
         return _level(element)
     # Categories of several levels: the outer ones stand once, at the first place.
-    shown: dict[int, list[str]] = {}
-    inner, *outer = [_level(each) for each in levels]
-    for place in sorted(inner):
-        names = [
-            max((p, text) for p, text in each.items() if p <= place)[1]
-            for each in outer
-            if any(p <= place for p in each)
-        ]
-        shown[place] = [*reversed(names), inner[place]]
+    inner, *outer = [_level(each) for each in levels[:_MAX_LEVELS]]
+    shown = {place: [inner[place]] for place in sorted(inner)}
+    for level in outer:
+        known = sorted(level)
+        for place, names in shown.items():
+            if at := bisect_right(known, place):
+                names.insert(0, level[known[at - 1]])
     return {place: " ".join(names) for place, names in shown.items()}
 
 

@@ -31,7 +31,7 @@ from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document
 from app.util import formatting
-from app.util.places import MARK
+from app.util.places import without_marks
 
 _MAX_RANGES = 6
 """Maximum number of page ranges to list."""
@@ -327,7 +327,7 @@ class _Worker:
             environment={each: os.environ[each] for each in _VARIABLES if each in os.environ},
             pass_fds=(counts,),
             progressed=self.progress,
-            total_seconds=request.total_seconds * _CLOCK_FACTOR + _SECONDS_TO_START,
+            total_seconds=(request.total_seconds + _SECONDS_TO_START) * _CLOCK_FACTOR,
             memory=self._memory,
         )
 
@@ -374,7 +374,7 @@ def _shown_parts(found: _Found) -> Iterator[str]:
 def _shown(part: Part | None, number: int, unit: str) -> str:
     if part is None:
         return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
-    text = MARK.sub(r" \g<0>", part.text.rstrip()) + "\n"  # its own lines are no marks
+    text = without_marks(part.text.rstrip()) + "\n"
     if part.note:
         text += "\n[More rows or columns, not read]\n"
     return f"{part.mark}\n{text}\n" if part.mark else text

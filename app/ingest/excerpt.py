@@ -23,7 +23,12 @@ from app.util.places import Heading, headings, label_of, marks
 
 MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
+_MAX_PATH = 4_096
+"""Maximum characters of a path; systems allow no longer ones."""
+_MAX_LABELS = 500
+"""Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
+_TEXT = re.compile(r"\S")
 _NUMBERED = re.compile(r"#\d[\d,-]*$")
 """The name of a part that has only numbers."""
 _NUMBER = re.compile(r"^[a-z]?[\d.]+\s+")
@@ -34,7 +39,7 @@ def split_path(path: str) -> tuple[str, str]:
     """The path of a file, and the part that is named after it. The part is empty if the path itself
     exists, or no file does. Waits for the disk."""
     if "#" in path and not os.path.lexists(path):
-        end = len(path)
+        end = min(len(path), _MAX_PATH)
         while (end := path.rfind("#", 0, end)) > 0:
             if os.path.isfile(path[:end]):
                 return path[:end], path[end + 1 :].strip()
@@ -84,17 +89,17 @@ class Outline:
     def find(self, wanted: str) -> tuple[str, list[tuple[int, int]]]:
         """The name of a part, or of several, and the first and last numbers of their units. Raises
         Rejected."""
-        found, pieces = [], wanted.split(",")
-        while pieces:  # names may have commas: the longest one that there is counts
-            for count in range(len(pieces), 0, -1):
-                name = ",".join(pieces[:count]).strip()
+        found, pieces, at = [], wanted.split(","), 0
+        while at < len(pieces):  # names may have commas: the longest one that there is counts
+            for end in range(min(len(pieces), at + 1 + self._commas), at, -1):
+                name = ",".join(pieces[at:end]).strip()
                 if (one := self._find_one(name) if name else None) is not None:
                     found.append(one)
                     break
             else:
-                if name or (not found and len(pieces) == 1):
+                if name or (not found and at == len(pieces) - 1):
                     raise self.missing(name)
-            del pieces[:count]
+            at = end
         return ",".join(name for name, *_ in found), [(first, last) for _, first, last in found]
 
     def can_find(self, wanted: str) -> bool:
@@ -180,6 +185,12 @@ class Outline:
         return found.title, first, last
 
     @cached_property
+    def _commas(self) -> int:
+        """Maximum commas of a name."""
+        titles = (each.title for each, *_ in self.headings)
+        return max((name.count(",") for name in (*self.sheets, *self.labels, *titles)), default=0)
+
+    @cached_property
     def _by_label(self) -> dict[str, int]:
         """The number of the first page with each label."""
         found: dict[str, int] = {}
@@ -191,9 +202,9 @@ class Outline:
     def labelled(self, wanted: str) -> tuple[int, int] | None:
         """The numbers of the first and the last page by their labels, such as `iv` or `iv-3`."""
         numbers = self._by_label
-        if not numbers:
-            return None
         wanted = wanted.strip()
+        if not numbers or len(wanted) > _MAX_LABELS:
+            return None
         for spelling in (wanted, wanted.casefold()):
             if spelling in numbers:
                 return numbers[spelling], numbers[spelling]
@@ -263,10 +274,14 @@ def _below(
             ends[pending.pop()] = each.start
         pending.append(index)
     result = []
+    begins: dict[int, int] = {}  # where the text of a unit begins
     for each, end in zip(found, ends, strict=True):
         first = bisect_right(starts, each.start) - 1
         last = bisect_right(starts, end) - 1
-        if end < len(text) and not text[bodies[last] : end].strip():
+        if last not in begins:
+            begin = _TEXT.search(text, bodies[last])
+            begins[last] = len(text) if begin is None else begin.start()
+        if end < len(text) and end <= begins[last]:
             last -= 1
         if 0 <= first <= last:
             result.append((each, numbers[first], numbers[last]))

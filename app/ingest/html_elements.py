@@ -122,14 +122,11 @@ class OpenElements:
             else:
                 self._end(self._open[at])
 
-    def end_all(self) -> bool:
-        """Returns whether a hidden element had no end, although its name needs one."""
-        is_cut = any(
-            each.is_hidden and not each.is_ended and each.name not in _OPTIONAL_ENDS
-            for each in self._open
-        )
+    def end_all(self) -> frozenset[str]:
+        """Returns the names of the hidden elements that had no end, although they need one."""
+        cut = {each.name for each in self._open if each.is_hidden and not each.is_ended}
         self._end_from(0)
-        return is_cut
+        return frozenset(cut) - _OPTIONAL_ENDS
 
     def _last(self, scope: frozenset[str]) -> int:
         return max((self._places[each][-1] for each in scope & self._places.keys()), default=-1)

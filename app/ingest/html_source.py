@@ -23,7 +23,9 @@ _PREFIX = re.compile(r"^(?:h|html|xhtml|svg|m|mml|math):")
 _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
-_LOOK = re.compile("hidden|none|collapse|popover|color|background", re.IGNORECASE)
+_LOOK = re.compile(
+    "hidden|none|collapse|popover|color|background|opacity|indent|left|top", re.IGNORECASE
+)
 _CDATA = "<![CDATA["
 _NONE = frozenset[str]()
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")

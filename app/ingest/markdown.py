@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_INVISIBLE = re.compile("[\xad\u200b\u2060\ufeff\U000e0000-\U000e007f]+")  # the last ones: tags
+_DIVIDING = re.compile("[\xad\u200b\u2060\ufeff]+")
 _LIKE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 _LIKE_FENCE = re.compile(r"^ {0,3}(?=`{3}|~{3})", re.MULTILINE)
 _FENCES = re.compile(r"`{3,}")
@@ -29,12 +29,13 @@ _PAGE_WORDS = re.compile(
 """What remains of the number of a page in a header, without the number."""
 _ADDRESS = re.compile(r"(?:https?|mailto|ftp|tel):", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:mailto:|tel:|https?://)", re.IGNORECASE)
+_NEARLY_WHITE = re.compile("#?(?:[fF][a-fA-F]){3}")
 _MAX_DEPTH = 10
 
 
 def visible(text: str) -> str:
     """A text without characters that nobody sees, and that divide words for a search."""
-    return text if text.isascii() else _INVISIBLE.sub("", text)
+    return text if text.isascii() else _DIVIDING.sub("", text)
 
 
 def heading_level(style: str) -> int | None:
@@ -67,6 +68,16 @@ TICKS = {True: "[x]", False: "[ ]"}
 def hidden(text: str) -> str:
     """A text that the document does not show."""
     return f"(hidden: {text.strip()})" if text.strip() else text
+
+
+def is_tiny(points: float) -> bool:
+    """Whether letters of this size cannot be read."""
+    return points < 2
+
+
+def is_white(colour: str) -> bool:
+    """Whether a colour such as `#FFFFFF` is white, or nearly so."""
+    return _NEARLY_WHITE.fullmatch(colour) is not None
 
 
 def struck(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.ingest import markdown
 from app.ingest.web_page import markup_text
+from app.util.json_amount import is_too_much
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
@@ -18,14 +19,14 @@ _EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
 )
 _TEXTS = ("text/plain", "text/markdown", "text", "text/latex")
 _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
-_MAX_BRACKETS = 1_000_000
-"""Files with more arrays and objects take too much memory, and are no notebooks."""
+_MAX_CONTAINERS, _MAX_VALUES = 1_000_000, 4_000_000
+"""Files with more lists and objects, or values in these, are read as they are."""
 
 
 def notebook_text(source: str) -> str | None:
     """The text of a notebook; None if `source` is not one. Pictures and other data are only
     named."""
-    if '"cell_type"' not in source or source.count("[") + source.count("{") > _MAX_BRACKETS:
+    if '"cell_type"' not in source or is_too_much(source, _MAX_CONTAINERS, _MAX_VALUES):
         return None
     try:
         notebook = json.loads(source)

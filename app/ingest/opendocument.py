@@ -43,6 +43,9 @@ _ENTRIES = ("text", "textarea", "formatted-text", "number", "date", "time", "com
 """Fields of forms in which something is typed."""
 
 
+_POINTS = re.compile(r"(\d{1,4}(?:\.\d{1,9})?)pt", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True)
 class _Style:
     """What a style, and those that it is based on, say."""
@@ -51,6 +54,8 @@ class _Style:
     raised: bool = False
     struck: bool = False
     hidden: bool = False
+    tiny: bool = False
+    white: bool = False
     code: bool = False
     title: bool = False
     outline: int = 0
@@ -118,6 +123,12 @@ class _Styles:
                     self.outline = _levels(each)
         self._found: dict[str, _Style] = {}
         self._listed = listed
+        self._has_ground = any(
+            key.endswith("}background-color") and value not in ("transparent", "#ffffff")
+            for root in roots
+            for each in root.iter()
+            for key, value in each.items()
+        )
 
     def __call__(self, family: str, name: str) -> _Style:
         chain: dict[str, None] = {}
@@ -130,7 +141,9 @@ class _Styles:
             self._found[each] = _style(self._listed[each], self._found.get(base, _Style()))
         if not name:
             return _Style()
-        return self._found.get(f"{family}/{name}") or _named(_Style(), name)
+        found = self._found.get(f"{family}/{name}") or _named(_Style(), name)
+        is_unseen = found.tiny or (found.white and not self._has_ground)
+        return replace(found, hidden=True) if is_unseen else found
 
 
 def _style(element: Element, base: _Style) -> _Style:
@@ -148,6 +161,10 @@ def _style(element: Element, base: _Style) -> _Style:
                 found = replace(found, struck=value != "none")
             elif kind == "display" and value in ("none", "false", "true"):
                 found = replace(found, hidden=value != "true")
+            elif kind == "font-size" and (size := _POINTS.fullmatch(value)):
+                found = replace(found, tiny=markdown.is_tiny(float(size[1])))
+            elif kind == "color":
+                found = replace(found, white=markdown.is_white(value))
             elif kind == "visibility":
                 found = replace(found, hidden=value in ("hidden", "collapse", "filter"))
     return found
@@ -516,15 +533,18 @@ class _Reader:
 
     def _grid(self, table: Element) -> list[list[str]]:
         rows: list[list[str]] = []
+        room = markdown.max_cells(sum(1 for _ in every(table, "table-cell")))
         for row in _rows(table):
             cells: list[str] = []
             for cell in row:
                 if name_of(cell) in ("table-cell", "covered-table-cell"):
                     text = self._apart(cell) or _value(cell)
                     times = integer(attribute(cell, "number-columns-repeated"), 1)
-                    cells += [text] * max(0, min(times, MAX_COLUMNS - len(cells)))
+                    cells += [text] * max(1, min(times, MAX_COLUMNS - len(cells), room))
             times = integer(attribute(row, "number-rows-repeated"), 1) if any(cells) else 1
-            rows += [cells] * max(0, min(times, MAX_ROWS - len(rows)))
+            repeated = max(1, min(times, MAX_ROWS - len(rows), room // max(1, len(cells))))
+            rows += [cells] * repeated
+            room -= repeated * len(cells)
         return rows
 
     def sheet(self, table: Element) -> Part:
@@ -547,6 +567,8 @@ class _Reader:
                 if attribute(cell, "value-type") == "date":
                     shown = ""  # it may be short and ambiguous
                 text = shown or _value(cell)
+                if self._styles("table-cell", attribute(cell, "style-name")).hidden:
+                    text = markdown.hidden(text)
                 if not text and (formula := attribute(cell, "formula")):
                     text = sheet.not_calculated(formula.partition(":")[2] or formula)
                 cells += [text] * (repeated if text else min(repeated, MAX_COLUMNS + 1))

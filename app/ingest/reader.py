@@ -57,6 +57,8 @@ from app.ingest.text import Decoded, is_binary, whole_characters, wide_encoding
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
+from app.util.places import without_marks
+from app.util.sanitize import without_hidden
 
 STDIN = "-"
 _APART = 1 << 18
@@ -333,11 +335,20 @@ def _text_of(
         raise too_much_text(limits)
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
+    if not kind.has_parts:
+        text = without_marks(text, name)
+    shown, invisible = without_hidden(text)
     if not is_source:
-        text = visible(text)
+        text = visible(shown)
     if not text.strip():
         raise Rejected(SkipReason.EMPTY)
-    return replace(decoded, text=text)
+    missing = decoded.missing
+    if invisible:
+        what = "are part of its code" if is_source else "are not read"
+        count = formatting.plural(invisible, "invisible character")
+        detail = f"has {count} that may hide a text and {what}"
+        missing = *missing, Rejected(SkipReason.INVISIBLE, detail, pages=invisible)
+    return replace(decoded, text=text, missing=missing)
 
 
 # -------------------------------------------------------------------------------------- a folder

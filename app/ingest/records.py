@@ -40,6 +40,7 @@ class SkipReason(StrEnum):
     CUT = "cut"
     ATTACHED = "attached"
     PARTLY = "partly"
+    INVISIBLE = "invisible"
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
     SLIDES_WITHOUT_TEXT = "slides without text"
@@ -85,6 +86,11 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.NO_PART: ("missing part", "has no such part", "attach all of it"),
     SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
     SkipReason.PARTLY: ("partly read", "has parts that are not read", "save it as PDF"),
+    SkipReason.INVISIBLE: (
+        "invisible characters",
+        "has invisible characters",
+        "check where it is from",
+    ),
     SkipReason.ATTACHED: (
         "unread attachments",
         "has attachments that cannot be read",
@@ -114,7 +120,8 @@ RECOGNISABLE = frozenset({SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SCAN})
 """Reasons for which text recognition may help."""
 _OF_PARTS = frozenset(
     {
-        *(SkipReason.CUT, SkipReason.PARTLY, SkipReason.ATTACHED, SkipReason.BAD_PAGES),
+        *(SkipReason.CUT, SkipReason.PARTLY, SkipReason.INVISIBLE, SkipReason.ATTACHED),
+        SkipReason.BAD_PAGES,
         *(SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SLIDES_WITHOUT_TEXT, SkipReason.BLANK_PAGES),
         SkipReason.RULES,
     }
@@ -135,7 +142,7 @@ class Rejected(Exception):
         pages: int = 0,
     ) -> None:
         """`limit` names the limit, such as `5,000 files`, if a limit is the reason. `pages` is the
-        number of missing pages of a file that is read otherwise."""
+        number of missing pages, or of invisible characters, of a file that is read otherwise."""
         super().__init__(reason, detail, advice)
         self.reason, self.limit, self.pages = reason, limit, pages
         self.detail = detail or REASON_TEXTS[reason][1]
@@ -173,7 +180,8 @@ class Skipped:
     limit: str = ""
     """The limit, such as `5,000 files`, if more than this entry was skipped."""
     pages: int = 0
-    """Number of missing pages, if the rest of the file was read, or of a folder's other files."""
+    """Number of missing pages or of invisible characters, if the rest of the file was read, or of a
+    folder's other files."""
 
     @property
     def rest(self) -> bool:

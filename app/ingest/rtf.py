@@ -56,6 +56,11 @@ _MAX_SHOWN = 1000
 """Pieces of a field's text, and characters of each, that are compared with its code."""
 _MIN_RAISED = 5
 """How far text is raised, in halves of a point, if it is raised like a figure."""
+_COLOURS = re.compile(rb"\{\\colortbl([^{}]*+)")
+_COLOUR = re.compile(rb"\\(?:red|green|blue)(\d{1,3})")
+_GROUND = re.compile(
+    rb"\\(?:cb|highlight|chcbpat|cbpat|clcbpat|trcbpat|shading|clshdng)[1-9]|\\shp\b"
+)
 
 
 def rtf_text(data: bytes, check: Callable[[], None] = lambda: None) -> str:
@@ -87,6 +92,16 @@ class _Group:
     def end(self) -> None:
         while self.ends:
             self.ends.pop()()
+
+
+def _white_colours(data: bytes) -> Iterator[int]:
+    """Yield the numbers of the colours that are white, if nothing in the file has a background."""
+    table = _COLOURS.search(data)
+    if table is not None and _GROUND.search(data) is None:
+        for number, colour in enumerate(table[1].split(b";")):
+            parts = _COLOUR.findall(colour)
+            if len(parts) == 3 and min(map(int, parts)) >= 0xF0:
+                yield number
 
 
 @dataclass(slots=True)
@@ -137,6 +152,8 @@ class _Reader:
         self._bytes = bytearray()
         """Bytes that are not decoded yet, because a character may have two."""
         self._to_skip = 0
+        self._white = {*_white_colours(data)}
+        """Numbers of the colours that are not seen."""
         self._fonts, self._styles, self._lists = Fonts(), Styles(), Lists()
         self._marked: set[int] = set()
         """Lists whose marks the file gives."""
@@ -344,6 +361,8 @@ class _Reader:
             return
         look = self._group.look
         kind = next((each for each in ("hidden", "struck", "raised") if look.get(each)), "")
+        if look.get("tiny") or look.get("colour") in self._white:
+            kind = "hidden"
         self._flow.line.add(text, kind)
         if len(self._fields) > 1:
             self._shown.append(text[:_MAX_SHOWN])
@@ -602,6 +621,8 @@ _PROPERTIES: dict[bytes, tuple[str, str, Callable[[int | None], int]]] = {
     **dict.fromkeys((b"deleted", b"mvf"), ("look", "deleted", _is_on)),
     **dict.fromkeys((b"revised", b"mvt"), ("look", "revised", _is_on)),
     b"super": ("look", "raised", _is_on),
+    b"fs": ("look", "tiny", lambda value: markdown.is_tiny(24 if value is None else value / 2)),
+    b"cf": ("look", "colour", _number),
     **dict.fromkeys((b"strike", b"striked"), ("look", "struck", _is_on)),
     b"up": ("look", "raised", partial(_is_on, least=_MIN_RAISED)),
     **dict.fromkeys((b"sub", b"nosupersub", b"dn"), ("look", "raised", _off)),

@@ -20,6 +20,7 @@ from app.ingest.elements import (
     is_on,
     line_of,
     name_of,
+    value_of,
 )
 from app.ingest.formulas import linear
 from app.ingest.list_numbers import bullet, formatted
@@ -190,6 +191,12 @@ def _kind(properties: Element | None) -> str:
     """How letters are shown; see `Line.add`."""
     if properties is None:
         return ""
+    fill = next(iter(inside(properties, "solidFill")), None)
+    is_clear = value_of(fill, "alpha") == "0" or (
+        child(properties, "noFill") is not None and child(properties, "ln") is None
+    )
+    if is_clear or markdown.is_tiny(integer(properties.get("sz", ""), 1800) / 100):
+        return "hidden"
     if properties.get("strike", "noStrike") != "noStrike":
         return "struck"
     height = properties.get("baseline", "")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from app.ingest import markdown
 from app.ingest.elements import (
     attribute,
     child,
@@ -58,7 +59,10 @@ class Workbook:
         self._since_1904 = is_on(child(book, "workbookPr"), "date1904")
         self._to_calculate = is_on(child(book, "calcPr"), "fullCalcOnLoad")
         parts = dict(archive.linked(main))
-        self._formats = self._read_formats(parts.get("styles", ""))
+        styles = archive.xml(parts["styles"]) if "styles" in parts else Element("none")
+        self._formats = _read_formats(styles)
+        has_tables = any(name.startswith("xl/tables/") for name in archive.names)
+        self._unseen = {*_unseen_styles(styles, self._formats, has_tables)}
         self._strings: list[str] | None = None
         self._strings_part = parts.get("sharedStrings", "")
         self._people = {
@@ -110,7 +114,8 @@ class Workbook:
                 break
             if column > len(cells):
                 cells += [""] * (column - len(cells))
-            cells.append(self._text(cell, sheet))
+            text = self._text(cell, sheet)
+            cells.append(markdown.hidden(text) if cell.get("s") in self._unseen else text)
         return cells
 
     def _text(self, cell: Element, sheet: SheetText) -> str:
@@ -156,16 +161,6 @@ class Workbook:
         number = integer(value, -1)
         return self._strings[number] if 0 <= number < len(self._strings) else ""
 
-    def _read_formats(self, part: str) -> dict[str, str]:
-        """The number format of each style of cells, by its number."""
-        root = self._archive.xml(part) if part else Element("none")
-        own = {
-            each.get("numFmtId", ""): each.get("formatCode", "") for each in every(root, "numFmt")
-        }
-        formats = (each.get("numFmtId", "") for each in inside(root, "cellXfs"))
-        codes = (own.get(each) or _BUILT_IN.get(integer(each), "") for each in formats)
-        return {str(number): code for number, code in enumerate(codes)}
-
     # --------------------------------------------------------------------- beside the cells
 
     def _beside(self, part: str, unknown: Counter[str]) -> str:
@@ -194,6 +189,36 @@ class Workbook:
         for each in every(root, "threadedComment"):
             author = self._people.get(each.get("personId", ""), "")
             yield each.get("ref", ""), author, "".join(text.text or "" for text in inside(each))
+
+
+def _read_formats(styles: Element) -> dict[str, str]:
+    """The number format of each style of cells, by its number."""
+    own = {each.get("numFmtId", ""): each.get("formatCode", "") for each in every(styles, "numFmt")}
+    formats = (each.get("numFmtId", "") for each in inside(styles, "cellXfs"))
+    codes = (own.get(each) or _BUILT_IN.get(integer(each), "") for each in formats)
+    return {str(number): code for number, code in enumerate(codes)}
+
+
+def _unseen_styles(styles: Element, formats: Mapping[str, str], has_tables: bool) -> Iterator[str]:
+    """Yield the numbers of the styles whose cells show nothing, or letters that cannot be read.
+    White letters are seen if rules or tables may colour their cells."""
+    fonts, fills = ([*inside(styles, kind)] for kind in ("fonts", "fills"))
+    has_rules = has_tables or any(
+        True for rule in inside(styles, "dxfs") for _ in every(rule, "fill")
+    )
+    for number, each in enumerate(inside(styles, "cellXfs")):
+        font, fill = integer(each.get("fontId", "")), integer(each.get("fillId", ""))
+        pattern = child(fills[fill], "patternFill") if 0 <= fill < len(fills) else None
+        is_filled = pattern is not None and pattern.get("patternType", "none") != "none"
+        looks = fonts[font] if 0 <= font < len(fonts) else None
+        colour = child(looks, "color")
+        is_white = colour is not None and (
+            markdown.is_white(colour.get("rgb", "")[2:]) or colour.get("theme") == "0"
+        )
+        is_tiny = value_of(looks, "sz") in ("0", "1")
+        is_nothing = formats.get(str(number), "").replace(" ", "") == ";;;"
+        if is_nothing or is_tiny or (is_white and not is_filled and not has_rules):
+            yield str(number)
 
 
 def _hidden_columns(columns: Element) -> Iterator[int]:

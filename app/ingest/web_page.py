@@ -24,7 +24,7 @@ from app.ingest.html_elements import (
     names,
 )
 from app.ingest.html_source import Tag, parts
-from app.ingest.html_styles import Sheet, of_classes, sheet_in
+from app.ingest.html_styles import Sheet, is_unseen, of_classes, sheet_in
 from app.ingest.list_numbers import formatted
 from app.ingest.page_parts import (
     Cell,
@@ -126,8 +126,8 @@ def _shown(
     has_sheet = _STYLE_SHEET.search(source) is not None
     known = [each for each in (*sheets, sheet_in(source) if has_sheet else {}) if each]
 
-    def read(hides: bool = True, items: Sequence[int] = ()) -> _Reader:
-        reader = _Reader(kind, hides, has_sheet, known, items)
+    def read(hides: bool = True, looks: bool = True, items: Sequence[int] = ()) -> _Reader:
+        reader = _Reader(kind, hides, looks, has_sheet, known, items)
         for number, part in enumerate(parts(source, is_xml=kind is _Kind.BOOK)):
             if number % _PARTS == 0:
                 check()
@@ -139,10 +139,13 @@ def _shown(
         return reader
 
     reader = read()
-    if reader.is_cut:  # an unclosed element would hide the rest of the page
+    if not reader.cut.isdisjoint(kind.value | _UNREAD):  # browsers end these elements themselves
         reader = read(hides=False)
+    if reader.cut and not reader.whole:
+        reader = read(hides=False, looks=False)
     if reader.reversed:
-        reader = read(reader.hides, [each.items for each in reader.reversed])
+        items = [each.items for each in reader.reversed]
+        reader = read(reader.hides, reader.looks, items)
     return reader
 
 
@@ -157,17 +160,20 @@ class _Reader:
         self,
         kind: _Kind,
         hides: bool,
+        looks: bool,
         has_sheet: bool,
         sheets: Sequence[Sheet],
         items: Sequence[int],
     ) -> None:
-        """`hides`: leave out hidden elements. `has_sheet`: a style sheet may change colours.
-        `sheets` are those that are known. `items` are the numbers of items of reversed lists."""
+        """Leave out elements which their names hide (`hides`), and which their looks hide
+        (`looks`). `has_sheet`: a style sheet may change colours. `sheets` are those that are known.
+        `items` are the numbers of items of reversed lists."""
+        self.looks = looks
         self.hides = hides
         self.is_template = False
         """Whether the text has placeholders."""
-        self.is_cut = False
-        """Whether an element without an end hid the rest."""
+        self.cut = frozenset[str]()
+        """Elements that hid the rest, because they had no end."""
         self.reversed: list[OpenList] = []
         self.whole = ""
         self._kind, self._items, self._has_sheet = kind, items, has_sheet
@@ -183,13 +189,15 @@ class _Reader:
         """Marks of notes, by the ids of the notes."""
         self._raised = self._struck = self._quotes = 0
         self._is_reading = 0
+        self._unseen_by = frozenset[str]()
+        """`tiny` or `clear`, if the text here is."""
         self._choice: Choice | None = None
         self._formula: Formula | None = None
         self._y = ""
         """The height of a line in a drawing."""
 
     def text(self, text: str) -> None:
-        if self._elements.hidden:
+        if self._elements.hidden or self._unseen_by:
             return
         flow = self._flow
         text = markdown.visible(text)
@@ -230,7 +238,7 @@ class _Reader:
 
     def end(self) -> None:
         """End the page."""
-        self.is_cut = self._elements.end_all()
+        self.cut = self._elements.end_all()
         text = self._flow.text()
         self.whole = f"{text}\n" if text.strip() else ""
 
@@ -240,7 +248,7 @@ class _Reader:
         elements, name = self._elements, tag.name
         elements.end_before(name)
         is_gone, is_unseen = name in self._unread, False
-        if tag.has_look and self.hides and not is_gone:
+        if tag.has_look and self.looks and not is_gone:
             is_gone, is_unseen = self._visibility(tag)
         rest = None
         if not (elements.hidden or is_gone or (is_unseen and tag.is_empty)):
@@ -261,7 +269,7 @@ class _Reader:
         is_gone = "hidden" in found or "popover" in found or style.get("display") == "none"
         if tag.name == "dialog":
             is_gone = is_gone or "open" not in found
-        return is_gone, is_white or style.get("visibility") in ("hidden", "collapse")
+        return is_gone, is_white or is_unseen(style)
 
     def _is_note(self, tag: Tag) -> bool:
         """Whether an element of a book is shown when its mark is chosen."""
@@ -294,6 +302,11 @@ class _Reader:
     def _styled(self, tag: Tag, effects: frozenset[str]) -> Iterator[None]:
         own = self._by_name(tag, "block" in effects)
         by_style = [self._del(tag)] if "struck" in effects else []
+        by_style += [
+            self._look(kind, kind in effects)
+            for kind, seen in (("tiny", "sized"), ("clear", "coloured"))
+            if self.looks and (kind in effects or (seen in effects and kind in self._unseen_by))
+        ]
         if "raised" in effects and tag.name not in SPECIAL:
             by_style.append(self._sup(tag))
         rests = [*by_style, own] if own is not None else by_style
@@ -302,6 +315,12 @@ class _Reader:
         yield
         for rest in reversed(rests):
             next(rest, None)
+
+    def _look(self, kind: str, is_on: bool) -> Iterator[None]:
+        before = self._unseen_by
+        self._unseen_by = before | {kind} if is_on else before - {kind}
+        yield
+        self._unseen_by = before
 
     def _by_name(self, tag: Tag, is_block: bool = False) -> Iterator[None] | None:
         name, flow = tag.name, self._flow

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -57,6 +58,9 @@ _DESCRIPTIONS = {"docPr": "descr", "imagedata": "title", "shape": "alt", "textpa
 `textpath`."""
 _NOTES = {"footnotes": "decimal", "endnotes": "lowerRoman"}
 """Formats of their numbers, unless the document says others."""
+_GROUND = re.compile(
+    rb"fill=.(?!auto|[fF]{6})[0-9a-zA-Z]|<w:(?:highlight|background)\b|<wps:|<v:|<a:solidFill"
+)
 _MAX_DEPTH = 30
 """Documents and text boxes that are nested deeper are not read."""
 
@@ -76,6 +80,8 @@ class _Style:
     raised: bool = False
     struck: bool = False
     hidden: bool = False
+    tiny: bool = False
+    white: bool = False
     code: bool = False
 
 
@@ -464,7 +470,7 @@ class _Reader:
         return not self._fields or self._fields[-1].is_shown
 
     def _run(self, run: Element, outer: str = "") -> None:
-        kind = ""
+        kind = self._kind(())
         for each in run:
             name = name_of(each)
             if name == "t":
@@ -480,14 +486,19 @@ class _Reader:
     def _text(self, element: Element, kind: str) -> None:
         self._add(element.text or "", kind)
 
-    def _kind(self, properties: Element) -> str:
+    def _kind(self, properties: Iterable[Element]) -> str:
         raised, struck, hidden = False, self._style.struck, self._style.hidden
+        tiny, white = self._style.tiny, self._style.white
         for each in properties:
             name = name_of(each)
             if name == "rStyle":
                 style = self._styles.get(attribute(each, "val"), _Style())
                 raised, hidden = raised or style.raised, hidden or style.hidden
-                struck = struck or style.struck
+                struck, tiny, white = (
+                    struck or style.struck,
+                    tiny or style.tiny,
+                    white or style.white,
+                )
             elif name in _STRIKES:
                 struck = is_on(each)
             elif name == "vertAlign":
@@ -496,7 +507,20 @@ class _Reader:
                 raised = raised or integer(attribute(each, "val")) >= 5
             elif name == "vanish":
                 hidden = is_on(each) or self._style.hidden
+            elif name == "sz":
+                tiny = _is_tiny(each)
+            elif name == "color":
+                white = markdown.is_white(attribute(each, "val"))
+        hidden = hidden or tiny or (white and not self._has_ground)
         return "hidden" if hidden else "struck" if struck else "raised" if raised else ""
+
+    @cached_property
+    def _has_ground(self) -> bool:
+        """Whether something in the document has another background than white."""
+        members = (name for name in self._archive.names if name.startswith("word/"))
+        return any(
+            _GROUND.search(self._archive.read(name)) for name in members if name.endswith(".xml")
+        )
 
     def _accepted(self, change: Element, kind: str) -> None:
         self._changes += 1
@@ -729,7 +753,16 @@ def _style(element: Element, base: _Style | None) -> _Style:
         found = replace(found, struck=is_on(strike))
     if (vanish := child(characters, "vanish")) is not None:
         found = replace(found, hidden=is_on(vanish))
+    if (size := child(characters, "sz")) is not None:
+        found = replace(found, tiny=_is_tiny(size))
+    if colour := value_of(characters, "color"):
+        found = replace(found, white=markdown.is_white(colour))
     return found
+
+
+def _is_tiny(size: Element) -> bool:
+    """Whether letters of a size, in half-points, cannot be read."""
+    return markdown.is_tiny(integer(attribute(size, "val"), 24) / 2)
 
 
 def _columns(number: str) -> int:

@@ -217,6 +217,7 @@ def _read_header(path: Path) -> tuple[int, int, dict[str, tuple[int, int]]]:
         raise ModelError.unreadable(path, error) from None
     if header is None:
         raise ModelError(f"'{path}' is truncated or not a safetensors file", _REDOWNLOAD)
+    _check_amount(path, header)
     try:
         extents = {
             name: _extent(tensor["shape"], *tensor["data_offsets"])

@@ -32,11 +32,14 @@ from app.models.cache import check_repository, is_repository
 from app.models.check import drafts_only, refuse_draft_layers
 from app.models.errors import DownloadError, ModelError
 from app.models.manifest import COMMIT, MAX_FILES, ModelFile, files_to_download, too_many_files
+from app.util.json_amount import is_too_much
 from app.util.regular_files import open_descriptor
 
 _MAX_REDIRECTS = 8
 _MAX_BODY_BYTES = 32 << 20
 """Maximum bytes of an API page or a config.json. A page of 1,000 files has about 300 KB."""
+_MAX_JSON = 200_000, 1_000_000
+"""Maximum lists and objects in these, and values in them."""
 _MAX_PAGES = 20
 _MAX_RESULTS = 30
 _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
@@ -234,7 +237,7 @@ class Hub:
         url = self._file_url(repository, commit, "config.json")
         body, _ = await self._body(repository, url, commit)
         with suppress(ValueError, RecursionError):
-            config = json.loads(body)
+            config = _parsed(body)
             if isinstance(config, dict):
                 return config
         raise ModelError(
@@ -311,7 +314,7 @@ class Hub:
         """A page of the API, and the address of the next page or None."""
         body, next_link = await self._body(repository, url)
         try:
-            return json.loads(body), next_link
+            return _parsed(body), next_link
         except (ValueError, RecursionError):
             raise _not_the_hub() from None
 
@@ -421,6 +424,14 @@ class Hub:
                 "check its name, or log in with `hf auth login`",
             )
         return DownloadError(f"The hub answered with status {status}", "try again later")
+
+
+def _parsed(body: bytes) -> Any:
+    """Raises ValueError, also for JSON that would fill the memory, and RecursionError."""
+    text = body.decode()
+    if is_too_much(text, *_MAX_JSON):
+        raise ValueError("too many values")
+    return json.loads(text)
 
 
 def _joined(url: httpx2.URL, address: str) -> httpx2.URL:

@@ -155,7 +155,10 @@ class TextProcess:
 
     def measure(self, config: dict[str, Any], bits: int | None) -> dict[str, Any] | None:
         """Measure a model by its configuration; see `app.sandbox.shapes.measure`."""
-        parts = [json.dumps(each, default=str).encode() for each in (config, bits)]
+        try:
+            parts = [json.dumps(each, default=str).encode() for each in (config, bits)]
+        except RecursionError as error:
+            raise TextError("it is nested too deeply") from error
         answer, _ = self._ask({"do": "measure"}, parts, MEASURE_LIMITS)
         found: dict[str, Any] | None = answer["shape"]
         return found

@@ -49,6 +49,7 @@ from app.serve.fields import (
 from app.serve.message_fields import Called, ChatMessage, ContentPart, Fields, Item, Items
 from app.serve.tool_texts import CALL, ToolResult, call_text, has_media, label
 from app.settings.definitions import Settings
+from app.util.json_amount import is_too_much
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
 """Maximum values in a request, and lists and objects among them. While JSON is parsed, no other
@@ -56,7 +57,6 @@ thread runs."""
 EXPECTED = "Input should be "
 KINDS = frozenset({"str", "int", "bool", "float", "ContentPart"})
 """Names of types in pydantic's locations."""
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """Matches a surrogate as JSON escapes it. Most are halves of a pair."""
 _SCHEMAS = "#/components/schemas/{model}"
@@ -104,7 +104,7 @@ def _parse(body: bytes) -> dict[str, Any]:
     problem = "The request is not JSON in UTF-8: send one object."
     try:
         text = body.decode("utf-8-sig")
-        if not _is_too_much(text):
+        if not is_too_much(text, MAX_CONTAINERS, MAX_VALUES):
             value = json.loads(text)
             if _SURROGATE.search(text):
                 json.dumps(value, ensure_ascii=False).encode()
@@ -122,14 +122,6 @@ def _parse(body: bytes) -> dict[str, Any]:
     except ValueError:
         pass
     raise BadRequest(problem)
-
-
-def _is_too_much(text: str) -> bool:
-    if len(text) <= MAX_CONTAINERS:
-        return False
-    rest = _STRING.sub("", text)
-    containers = rest.count("[") + rest.count("{")
-    return containers > MAX_CONTAINERS or rest.count(",") > MAX_VALUES
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:

@@ -237,13 +237,11 @@ _PURGES = (
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:
     """Read a whole conversation, without the content of its attachments."""
-    found = messages.list_all(connection, id)
+    found, own = messages.list_all(connection, id), conversation(connection, id)
+    if not {own.current, *(each.parent for each in found)} <= {None, *(each.id for each in found)}:
+        raise DamagedError
     maps = ((message.id, messages.read_map(connection, message.id)) for message in found)
-    return Tree(
-        conversation(connection, id),
-        found,
-        {id: read_map for id, read_map in maps if read_map is not None},
-    )
+    return Tree(own, found, {id: read_map for id, read_map in maps if read_map is not None})
 
 
 def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False) -> int:

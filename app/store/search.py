@@ -25,7 +25,14 @@ from app.store.document_index import (
     whole_lines,
 )
 from app.store.messages import check_text
-from app.store.records import AttachmentRecord, DocumentHit, FoundDocuments, SearchHit, StoreError
+from app.store.records import (
+    AttachmentRecord,
+    DamagedError,
+    DocumentHit,
+    FoundDocuments,
+    SearchHit,
+    StoreError,
+)
 from app.store.schema import IRREGULAR, UNSPACED
 from app.util.words import NO_SPACES
 
@@ -123,7 +130,10 @@ def _message_hit(row: _Row, terms: Sequence[_Term]) -> SearchHit:
     if line is not None:  # with the lines around it
         start, end = line.start - MAX_LINE // 2, line.start + len(line.text) + MAX_LINE // 2
     snippet, matches, _ = _snippet(text[max(0, start) : end].strip(), terms)
-    return SearchHit(conversation, title, message, Role(role), snippet, matches)
+    try:
+        return SearchHit(conversation, title, message, Role(role), snippet, matches)
+    except ValueError as error:
+        raise DamagedError from error
 
 
 TextOf = Callable[[AttachmentRecord], Iterable[str]]

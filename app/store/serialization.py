@@ -168,7 +168,11 @@ def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:
 
 
 def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
-    return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
+    """Raises ValueError."""
+    try:
+        return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
+    except struct.error as error:
+        raise ValueError("no token ids") from error
 
 
 def pack(record: RetrievalRecord | Origin | EarlierVersion | None) -> str:

@@ -122,6 +122,12 @@ def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:
     return MARK.finditer(text) if _MARKED.fullmatch(name) else iter(())
 
 
+def without_marks(text: str, name: str = "") -> str:
+    """The text of a file that has no parts: if its name does not tell, a blank before a line tells
+    that it is no mark."""
+    return MARK.sub(r" \g<0>", text) if _MARKED.fullmatch(name) else text
+
+
 def gaps(text: str, name: str = "") -> Iterator[str]:
     """Yield what could not be read of a document, such as `2 of 80 pages without text`."""
     found = [*marks(text, name)]

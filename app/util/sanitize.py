@@ -7,6 +7,7 @@ read. The model and the store get the original; only text on the screen is sanit
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 BIDI_NAMES: Final = {
@@ -25,20 +26,51 @@ BIDI_NAMES: Final = {
 }
 LINE_BREAK_NAMES: Final = {0x2028: "LS", 0x2029: "PS"}
 INVISIBLE_NAMES: Final = {
+    0x034F: "CGJ",
+    0x115F: "HCF",
+    0x1160: "HJF",
+    0x17B4: "KIVAQ",
+    0x17B5: "KIVAA",
+    0x180E: "MVS",
     0x200B: "ZWSP",
     0x2060: "WJ",
     0x2061: "FA",
     0x2062: "IT",
     0x2063: "IS",
     0x2064: "IP",
+    0x206A: "ISS",
+    0x206B: "ASS",
+    0x206C: "IAFS",
+    0x206D: "AAFS",
+    0x206E: "NADS",
+    0x206F: "NODS",
+    0x3164: "HF",
     0xFEFF: "BOM",
+    0xFFA0: "HWHF",
     0xFFF9: "IAA",
     0xFFFA: "IAS",
     0xFFFB: "IAT",
+    **{0xFE00 + number: f"VS{number + 1}" for number in range(14)},
+    **{0xE0100 + number: f"VS{number + 17}" for number in range(240)},
 }
-"""Characters of no width. Soft hyphens and joiners stay, which words and emoji need."""
+"""Characters of no width. Soft hyphens, joiners and the selectors of emoji stay, which words and
+emoji need."""
 TAGS: Final = range(0xE0000, 0xE0080)
 """Invisible copies of the ASCII characters."""
+_NAMELESS = (
+    *(0x2065, *range(0xFFF0, 0xFFF9), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B)),
+    *(*range(0xE0080, 0xE0100), *range(0xE01F0, 0xE1000)),
+)
+"""Further invisible characters. They are shown by their numbers."""
+_FLAG = "\U0001f3f4[\U000e0030-\U000e007a]{2,6}\U000e007f"
+_HIDING = re.compile(
+    f"({_FLAG})|[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+"
+    "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}|(?<=[A-Za-z ])[\ufe0e\ufe0f]"
+    "|(?<=[ -~\xa0-\u0fff])[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
+    "|[\u115f\u1160\u3164\uffa0]{2,}|[\xad\u034f\u180e\u200b-\u200d\u2060-\u206f\ufeff]{4,}"
+)
+"""The flag of a region; or invisible characters that hide a text: tags, and what no word and no
+emoji has in a row."""
 
 
 def _replacements() -> dict[int, str]:
@@ -52,6 +84,7 @@ def _replacements() -> dict[int, str]:
     for code in TAGS:
         character = chr(code - TAGS.start)
         table[code] = f"⟨{character if character.isprintable() else f'{code:X}'}⟩"
+    table |= {code: f"⟨{code:X}⟩" for code in _NAMELESS}
     table |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
     return table
 
@@ -69,3 +102,11 @@ def sanitize(text: str) -> str:
 def sanitize_line(text: str) -> str:
     """Like `sanitize`, but on one line: newlines and tabs become visible too."""
     return sanitize(text).replace("\n", "␊").replace("\t", "␉")
+
+
+def without_hidden(text: str) -> tuple[str, int]:
+    """A text without the invisible characters that hide another one, and how many these are."""
+    if text.isascii():
+        return text, 0
+    shown = _HIDING.sub(lambda found: found[1] or "", text)
+    return shown, len(text) - len(shown)

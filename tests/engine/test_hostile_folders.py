@@ -470,6 +470,16 @@ def test_modules_in_a_models_folder_are_not_run(sound: Path, tmp_path: Path) -> 
     assert not (tmp_path / MARK).exists()
 
 
+@pytest.mark.parametrize("end", [99_999, -1, [258, 99_999]])
+def test_a_library_says_nothing_on_the_terminal(
+    sound: Path, tmp_path: Path, end: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(sound, tmp_path / "model")
+    config(eos_token_id=end)(tmp_path / "model")
+    assert refusal(tmp_path / "model") is None
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("what", ["vocab", "merges", "added_tokens"])
 def test_a_draft_of_another_tokenizer_is_foreign(sound: Path, tmp_path: Path, what: str) -> None:
     folder = tmp_path / "draft"

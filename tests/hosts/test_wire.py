@@ -188,6 +188,15 @@ def test_messages_that_were_tampered_with_end_the_connection(
         other.receive(5)
 
 
+def test_no_room_is_made_for_a_size_that_somebody_else_sent(listening: socket.socket) -> None:
+    first, other = authenticated(listening)
+    data = captured(first, {"tokens": [1, 2, 3]})
+    sizes = wire._SIZES.pack(wire.MAX_TEXT, wire.MAX_ARRAYS)
+    first.socket.sendall(sizes + data[len(sizes) :])
+    with pytest.raises(WireError, match="changed on the way"):
+        other.receive(5)
+
+
 def test_what_waits_can_be_stopped_within_a_message() -> None:
     here, there = pair()
     here.socket.sendall(wire._SIZES.pack(100, 0) + b"[")

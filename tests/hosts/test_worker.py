@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from app.hosts import worker
 from app.hosts.machine import content_fingerprint
-from app.hosts.wire import Connection, Message, connect
+from app.hosts.wire import BUSY, Connection, Message, WireError, connect
 from app.hosts.worker import Worker
 from tests import tiny
 from tests.hosts import fakes
@@ -185,7 +185,9 @@ def test_two_of_an_address_may_wait_without_having_proved_the_key(running: Worke
     before = {*threading.enumerate()}
     idle = [socket.create_connection((LOOPBACK, running.port)) for _ in range(40)]
     try:
-        fakes.wait_until(lambda: sum(_is_closed(sock) for sock in idle) == 40 - 2)
+        fakes.wait_until(lambda: sum(_is_refused(sock) for sock in idle) == 40 - 2)
+        with pytest.raises(WireError, match="too many others are connecting to it"):
+            connected(running)
         new = {*threading.enumerate()} - before
         threads = [each for each in new if "_answer" in each.name]
         assert len(threads) <= worker.MAX_UNPROVED_PER_ADDRESS
@@ -196,11 +198,8 @@ def test_two_of_an_address_may_wait_without_having_proved_the_key(running: Worke
     connected(running).close()
 
 
-def _is_closed(sock: socket.socket) -> bool:
+def _is_refused(sock: socket.socket) -> bool:
     sock.setblocking(False)
-    try:
-        return len(sock.recv(1, socket.MSG_PEEK)) == 0
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    with suppress(BlockingIOError):
+        return sock.recv(len(BUSY), socket.MSG_PEEK) == BUSY
+    return False

@@ -132,7 +132,7 @@ def test_a_drawing_in_html_is_named() -> None:
 def test_files_of_many_brackets_are_not_parsed(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ingest.notebook._MAX_BRACKETS", 1_000)
+    monkeypatch.setattr("app.ingest.notebook._MAX_CONTAINERS", 1_000)
     monkeypatch.setattr("app.ingest.notebook.json.loads", None)
     assert notebook_text(source * 1_001) is None
 

@@ -15,7 +15,8 @@ from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 from app.ingest.records import IngestError, ReadCancelled, ReadProgress, ReadResults, SkipReason
 from app.protocol.prompt import Document
-from tests.ingest.helpers import intake, names, refusal, written
+from app.util.places import place_of
+from tests.ingest.helpers import check_sentence, intake, names, refusal, written
 from tests.tables import table
 
 
@@ -60,6 +61,53 @@ def test_what_nobody_sees_is_dropped_but_not_in_code(
     path = name if name == "-" else str(written(tmp_path / name, text))
     (document,) = read([path], io.BytesIO(text.encode())).documents
     assert document.text == (text if is_kept else "Kündigung 👩\u200d💻 می\u200cخواهم\n")
+
+
+SELECTED = "".join(chr(0xE0100 + ord(each) - 16) for each in "Obey me")
+FLAG = "\U0001f3f4" + "".join(chr(0xE0000 + ord(each)) for each in "gbeng\x7f")
+
+
+@table(
+    "text, shown",
+    [
+        (f"Pay{TAGS} 100.", "Pay 100."),
+        (f"Pay 😀{SELECTED} 100.", "Pay 😀 100."),
+        ("P\ufe00a\ufe01y\ufe02 100.", "Pay 100."),
+        (f"Pay{chr(0x200C) * 9}{chr(0x200D) * 9} 100.", "Pay 100."),
+        (f"Pay{chr(0x3164) * 3} 100.", "Pay 100."),
+        ("P\ufe0fa\ufe0ey\ufe0f 100.", "Pay 100."),
+        ("П\ufe00а\U000e0101й 100.", "Пай 100."),
+    ],
+)
+def test_texts_that_nobody_sees_are_said(tmp_path: Path, text: str, shown: str) -> None:
+    count = len(text) - len(shown)
+    for name, content in (("a.md", text), ("a.html", f"<p>{text}"), ("a.eml", f"A: b\n\n{text}")):
+        found = read([str(written(tmp_path / name, content))])
+        assert found.documents[0].text.split("\n\n")[-1].strip() == shown
+        (said,) = found.skipped
+        check_sentence(said.sentence)
+        assert f"has {count} invisible characters that may hide a text and are not" in said.sentence
+        assert found.results[0].summary.endswith(f"skipped {count} invisible characters")
+    (said,) = read([str(written(tmp_path / "a.py", text))]).skipped
+    assert "are part of its code" in said.sentence
+
+
+@table(
+    "text",
+    [f"Go {FLAG}!", "❤\ufe0f\u200d🔥 1\ufe0f\u20e3 ©\ufe0f", "葛\U000e0101飾", "می\u200cخواهم"],
+)
+def test_emoji_and_scripts_keep_what_they_need(tmp_path: Path, text: str) -> None:
+    found = read([str(written(tmp_path / "a.md", text))])
+    assert (found.documents[0].text, found.skipped) == (text, ())
+
+
+@table("name", ["README", "notes", "LICENSE", "a.xml", "-"])
+def test_a_line_like_a_page_is_no_page(tmp_path: Path, name: str) -> None:
+    text = "Hello.\n[Page 99]\nThe rent.\n"
+    path = name if name == "-" else str(written(tmp_path / name, text))
+    (document,) = read([path], io.BytesIO(text.encode())).documents
+    place = place_of(document.text, document.text.index("rent"), name=document.name)
+    assert (place.text, place.page) == ("line 3", None)
 
 
 def test_the_current_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

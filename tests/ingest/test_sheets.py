@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,34 @@ def test_a_workbook_in_one_xml_file() -> None:
         "|  | 50% | 10^6 units |\n| (hidden) =A1 (not calculated) |  |  |\n\n"
         "[Comment on C3]: Anna: Why?"
     )
+
+
+FONTS = (
+    '<fonts><font/><font><color rgb="FFFFFFFF"/></font><font><sz val="1"/></font>'
+    '<font><color theme="0"/></font></fonts><fills><fill><patternFill patternType="none"/></fill>'
+    '<fill><patternFill patternType="solid"/></fill></fills>'
+)
+
+
+@table(
+    "style, more, shown",
+    [
+        ('fontId="1"', "", "(hidden: Pay 80)"),
+        ('fontId="2"', "", "(hidden: Pay 80)"),
+        ('fontId="3"', "", "(hidden: Pay 80)"),
+        ('numFmtId="170"', "", "(hidden: Pay 80)"),
+        ('fontId="0"', "", "Pay 80"),
+        ('fontId="1" fillId="1"', "", "Pay 80"),
+        ('fontId="1"', "<dxfs><dxf><fill/></dxf></dxfs>", "Pay 80"),
+    ],
+)
+def test_a_cell_that_nobody_sees_is_marked(style: str, more: str, shown: str) -> None:
+    styles = (
+        f'<styleSheet {MAIN}><numFmts><numFmt numFmtId="170" formatCode=";;;"/></numFmts>{FONTS}'
+        f"<cellXfs><xf/><xf {style}/></cellXfs>{more}</styleSheet>"
+    )
+    rows = row(1, '<c s="1" t="inlineStr"><is><t>Pay 80</t></is></c>')
+    with zipfile.ZipFile(io.BytesIO(book(rows))) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    workbook = Workbook(Archive(zipped({**members, "xl/styles.xml": styles})))
+    assert workbook.read(0).text.startswith(f"| {shown} |")

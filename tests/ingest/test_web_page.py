@@ -64,6 +64,9 @@ PAGES = {
     ),
     "a script that closes itself": ("<script src=a.js /><p>Yes", "Yes"),
     "hidden without an end": ("<svg><p>Yes", "Yes"),
+    "hidden by an attribute without an end": ("Yes<div hidden>no<p>no", "Yes"),
+    "hidden, and a drawing without an end": ("<p hidden>no</p>Yes<svg>", "Yes"),
+    "tags of Unicode": ("A&#xE0041;&#xE0042;\U000e0043B", "AB"),
 }
 
 
@@ -145,6 +148,51 @@ RAISED = {
 @table("source", RAISED)
 def test_raised_text_and_the_marks_of_notes(source: str) -> None:
     assert page_text(f"<p>{source}") == RAISED[source] + "\n"
+
+
+UNSEEN = (
+    *("font-size:0", "font-size: 0px", "FONT-SIZE: 0.0PT !important", "font-size:1px"),
+    *(
+        "font-size:0%",
+        "opacity:0",
+        "opacity:0;text-transform:uppercase",
+        "opacity: .0",
+        "visibility:hidden",
+        "display:none",
+    ),
+    *("color:transparent", "color:rgba(9, 9, 9, 0)", "color:rgb(0 0 0 / 0%)", "color:#0000"),
+    *("color:#12345600", "position:absolute;left:-9999px", "text-indent:-999em"),
+    *("height:0;overflow:hidden", "max-height:0px;overflow-y:auto;overflow:hidden"),
+)
+SEEN = (
+    *("font-size:.9em", "font-size:10px", "font-size:100%", "opacity:0.5", "color:rgb(0,0,0)"),
+    *("height:0;overflow:hidden;padding-bottom:56%", "opacity:0;-webkit-transition:all 1s"),
+    *("opacity:0;transform:translateY(9px)", "color:#000000", "color:rgba(0,0,0,.4)"),
+    *("color:transparent;-webkit-background-clip:text", "text-indent:-20px", "height:0"),
+    *("position:absolute;left:0", "overflow:hidden;height:10px"),
+)
+
+
+@table("style", UNSEEN)
+def test_what_a_style_hides_is_not_read(style: str) -> None:
+    for name in ("p", "li", "span", "b", "font"):
+        page = f"<html><body><p>Yes <{name} style='{style}'>no <i>no</i></{name}><p>and yes"
+        for text in (page_text(page), mail_text(page)):
+            assert "no" not in text
+            assert text.split() == ["Yes", "and", "yes"]
+
+
+@table("style", SEEN)
+def test_what_a_style_does_not_hide_is_read(style: str) -> None:
+    assert page_text(f"<html><p style='{style}'>Yes") == "Yes\n"
+
+
+def test_texts_inside_of_unseen_ones_may_be_seen() -> None:
+    page = "<p style='font-size:0'>{}<b style='font-size:{}'>Yes</b> no<p>End"
+    assert page_text(page.format("no", "12px")) == "Yes\n\nEnd\n"
+    assert page_text(page.format("no", "2em")) == "End\n"
+    page = "<p style='color:transparent'>no<b style='color:red'>Yes</b> no<p>End"
+    assert page_text(page) == "Yes\n\nEnd\n"
 
 
 SHEETS = {
@@ -373,7 +421,6 @@ BLOCKS = {
     "<pre> </pre>A": "A",
     "<pre>&shy;</pre>A": "A",
     "A &shy; B": "A B",
-    "A&#xE0041;&#xE0042;\U000e0043B": "AB",
     "A<svg:style>p{}</svg:style>B</br>C": "AB\nC",
     "<p/>A<div/>B": "A\nB",
     "<img alt='{{a}}'>A": "[{{a}}]A",

@@ -240,3 +240,13 @@ def test_letters_in_no_token_are_counted() -> None:
     }.items():
         assert count_uncovered(text, array("q", places)) == expected
     assert count_uncovered(" " * 300, array("q")) == 0
+
+
+def test_a_configuration_that_is_nested_too_deeply_is_refused() -> None:
+    nested: list[object] = []
+    for _ in range(20_000):
+        nested = [nested]
+    process = TextProcess()
+    with pytest.raises(TextError, match="nested too deeply"):
+        process.measure({"model_type": nested}, None)
+    process.close()

@@ -189,6 +189,33 @@ HIDDEN = {
 where it lies in an index."""
 
 
+@table(
+    "statement",
+    [
+        "UPDATE messages SET token_ids = x'0102'",
+        "UPDATE messages SET parent = 4611686018427387904 WHERE id > 1",
+        "UPDATE conversations SET current = 99",
+    ],
+)
+def test_values_that_no_store_writes_are_damage(
+    images: dict[str, Path], tmp_path: Path, statement: str
+) -> None:
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    shutil.copytree(images["ended"], folder, dirs_exist_ok=True)
+    sql("PRAGMA ignore_check_constraints = 1", statement)(folder)
+    with Store(folder) as store, pytest.raises(DamagedError):
+        store.tree(1)
+
+
+def test_a_message_of_an_unknown_role_is_damage_for_a_search(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
+    sql("PRAGMA ignore_check_constraints = 1", "UPDATE messages SET role = 'x'")(tmp_path)
+    with Store(tmp_path) as store, pytest.raises(DamagedError):
+        store.search("tenant")
+
+
 @pytest.mark.parametrize("name", HIDDEN)
 def test_damage_that_is_met_later(images: dict[str, Path], tmp_path: Path, name: str) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_config, load_model, load_tokenizer
+from transformers.utils import logging as transformers_logging
 
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
@@ -323,6 +324,7 @@ def load_tokenizer_of(
         if stopped():
             raise LoadStopped
 
+    transformers_logging.set_verbosity_error()  # it would warn on the terminal
     with _load_errors(FailureKind.TOKENIZER_NOT_LOADED, path):
         texts.finish(check)
         return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))

@@ -34,6 +34,8 @@ _VERSIONS = (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 10_000, 200_000, 4
 _MAX_STRING, _MAX_STRINGS = 16 << 20, 2_000_000
 """Maximum bytes of a string, and strings in an array: several times what any model has."""
+_MAX_REASON = 200
+"""Maximum characters of why a file is damaged, which may have a name from the file."""
 _MAX_ARRAY_BYTES = 256 << 20
 _ALIGNMENT = 32
 
@@ -164,7 +166,7 @@ def read_gguf(path: Path) -> GgufFile:
         try:
             here, found = _GgufReader(part, data).read()
         except (struct.error, IndexError, ValueError, OverflowError) as error:
-            raise GgufError(f"'{part}' is damaged ({error})", _AGAIN) from None
+            raise GgufError(f"'{part}' is damaged ({str(error)[:_MAX_REASON]})", _AGAIN) from None
         own = Metadata(part, here)
         count = own.integer("split.count") or 1
         if count > 1 and (own.integer("split.no") != number or count != len(paths)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -41,13 +42,17 @@ class Sections:
     def feed(self, text: str) -> int:
         """Append text; returns the index of the first section that changed."""
         first = len(self.texts) - 1
-        for line in text.splitlines(keepends=True) if text else ():
+        added: list[str] = []
+        for line in StringIO(text):
             if not self._line and self._ends_before(line[0]):
+                self.texts[-1] += "".join(added)
+                added.clear()
                 self._start_section()
-            self.texts[-1] += line
+            added.append(line)
             self._line += line
             if line.endswith("\n"):
                 self._end_line()
+        self.texts[-1] += "".join(added)
         return first
 
     def _ends_before(self, next_character: str) -> bool:

@@ -73,6 +73,7 @@ DAMAGED: dict[str, bytes] = {
     "endless keys": gguf(counts=(0, MANY)),
     "endless tensors": gguf(counts=(MANY, 0)),
     "more tensors than there are": gguf(counts=(500, 0), data=b""),
+    "a long name with a fault": gguf((), (tensor("t" * 9_999, (0, 8)),)),
     "an endless name": gguf((text(b"k", MANY) + struct.pack("<I", UINT32),)),
     "a name beyond the end": gguf((text(b"k", 1 << 20),)),
     "a key twice": gguf((key("a", UINT32, bytes(4)),) * 2),
