@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from typing import Any, TextIO
 
 from app.store.records import (
@@ -23,6 +22,7 @@ from app.store.serialization import (
     map_from_lists,
 )
 from app.store.store import Store
+from app.util.json_amount import is_too_much
 
 FORMAT, VERSION = "specchat conversation", 1
 MAX_CHARACTERS = 2**31
@@ -30,8 +30,9 @@ MAX_CHARACTERS = 2**31
 MAX_CONTAINERS, CONTAINER = 100_000, 32
 """Maximum number of lists and objects of a short export, and minimum characters for each one of a
 longer export. Empty ones would take many times the memory of the file."""
+VALUES = 20
+"""Maximum number of values for each list or object."""
 _PIECE = 1 << 20
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 def from_json(store: Store, source: TextIO) -> ConversationRecord:
@@ -39,9 +40,8 @@ def from_json(store: Store, source: TextIO) -> ConversationRecord:
     complete export, or is too large."""
     try:
         text = _read(source)
-        rest = _STRING.sub("", text)
-        containers = rest.count("[") + rest.count("{")
-        if containers > max(MAX_CONTAINERS, len(text) // CONTAINER):
+        most = max(MAX_CONTAINERS, len(text) // CONTAINER)
+        if is_too_much(text, most, VALUES * most):
             raise ValueError("more lists and objects than an export has")
         plain = json.loads(text, parse_constant=_refuse)
         if plain["format"] != FORMAT:

@@ -20,7 +20,6 @@ from textual._xterm_parser import (
     FOCUSOUT,
     XTermParser,
     _re_cursor_position,
-    _re_in_band_window_resize,
     _re_mouse_event,
     _re_terminal_mode_response,
 )
@@ -80,8 +79,10 @@ INTRODUCER_SECONDS = 0.5
 STRING_SECONDS = 2.0
 """Time for the next part of a string to arrive."""
 
+_SIZE = re.compile(r"\x1b\[48;0*+([1-9]\d*+);0*+([1-9]\d*+);(\d++);(\d++)t")
+"""A size, in rows and columns, and in pixels. Textual divides by them, also where one is 0."""
 _REPORTS = (
-    _re_in_band_window_resize,
+    _SIZE,
     _re_cursor_position,
     _re_mouse_event,
     _re_terminal_mode_response,
@@ -345,7 +346,7 @@ class PasteSafeParser(XTermParser):
     def _messages(self, sequence: str) -> Iterator[Message]:
         """What a whole sequence means; nothing if it is not known, or empty."""
         if _is_report(sequence):
-            yield from super().feed(sequence)
+            yield from super().feed(_with_pixels(sequence))
         elif sequence == ESC:
             yield Key("escape", ESC)
         elif sequence.startswith(ESC + ESC):  # Alt and a key, in rxvt-unicode and PuTTY
@@ -442,6 +443,14 @@ def _is_report(sequence: str) -> bool:
     if len(sequence) > MAX_REPORT:
         return False
     return sequence in (FOCUSIN, FOCUSOUT) or any(each.match(sequence) for each in _REPORTS)
+
+
+def _with_pixels(sequence: str) -> str:
+    """A size that says 0 pixels, because they are not known, with one for each character."""
+    size = _SIZE.fullmatch(sequence)
+    if size is None or (int(size[3]) and int(size[4])):
+        return sequence
+    return f"\x1b[48;{size[1]};{size[2]};{size[1]};{size[2]}t"
 
 
 def _is_character(code: int) -> bool:

@@ -306,3 +306,20 @@ async def test_keys_in_the_boxes() -> None:
             pilot.app.post_message(each)
         await pilot.pause()
         assert line.value == "-one +two"
+
+
+@table(
+    "size, events",
+    [
+        ("\x1b[48;40;120;800;1200t", ["Resize", "MouseDown"]),
+        ("\x1b[48;40;120;0;0t", ["Resize", "MouseDown"]),
+        ("\x1b[48;0;120;800;1200t", ["MouseDown"]),
+        ("\x1b[48;40;0;800;1200t", ["MouseDown"]),
+    ],
+)
+def test_a_size_of_nothing_is_not_divided_by(size: str, events: list[str]) -> None:
+    parser = PasteSafeParser()
+    parser.mouse_pixels = True
+    assert [
+        type(each).__name__ for each in (*parser.feed(size), *parser.feed("\x1b[<0;99;99M"))
+    ] == events

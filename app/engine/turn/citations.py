@@ -158,8 +158,7 @@ class _AnswerWords:
 
     def within(self, start: int, end: int) -> tuple[int, int]:
         """The numbers of the words in these characters of the answer, as a range."""
-        first, last = np.searchsorted(self._starts, [start, end])
-        return int(first), int(last)
+        return bisect_left(self._starts, start), bisect_left(self._starts, end)
 
     def is_quoted(self, sentence: Unit, quoted: NDArray[np.bool_]) -> bool:
         """Whether most of a sentence's words are `quoted`."""
