@@ -147,7 +147,9 @@ def _cut_text(text: str, documents: list[Document]) -> str:
     if not tasks:
         return _split(text, documents)
     rest = "\n\n".join(filter(str.strip, [*around, text[at:].strip("\n")]))
-    if len(rest) >= LONG:
+    if len(rest) >= LONG and _has_question(rest):
+        rest = _split(rest, documents)
+    elif len(rest) >= LONG:
         documents.append(Document(_named(documents, ""), rest))
         rest = ""
     return "\n\n".join(filter(None, [rest, *tasks]))
@@ -267,20 +269,22 @@ def _split(text: str, documents: list[Document]) -> str:
 
 def _ends(body: str) -> tuple[int, int]:
     """Where the question's part at the start ends, and where its part at the end begins: at
-    paragraphs, or else lines, that ask for something; or else at the first and the last short
-    paragraph; or else at the last lines."""
-    outer = 0, len(body)
+    paragraphs, or else lines, that ask for something. Unless a question mark is at the start, the
+    last short paragraph belongs to the question too, or else the last lines do."""
+    last = len(body)
     for gap, longest in (("\n\n", QUESTION), ("\n", TAIL)):
         heads, tails = [*_heads(body, gap, longest)], [*_tails(body, gap, longest)]
         asking = [stop for at, stop in heads if _asks(body[at:stop]) or _announces(body[at:stop])]
         start = max(asking, default=0)
         end = min((at for at, stop in tails if _asks(body[at:stop])), default=len(body))
+        if gap == "\n\n" and tails:
+            last = tails[0][0]
+        if end == len(body) and start and not _ASKED.search(body[:start]):
+            end = max(last, start)  # a title may look like a request
         if (start, end) != (0, len(body)):
             return start, end
-        if gap == "\n\n":
-            outer = heads[0][1] if heads else 0, tails[0][0] if tails else len(body)
-    if outer != (0, len(body)):
-        return outer
+    if last < len(body):
+        return 0, last
     end = body.rfind("\n", 0, len(body) - 1)
     while end > 0 and len(body) - (earlier := body.rfind("\n", 0, end)) <= TAIL and earlier > 0:
         end = earlier

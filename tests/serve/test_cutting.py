@@ -89,7 +89,31 @@ CONTRACT = f"{CLAUSES}\n\n{SIGNED}"
     ],
 )
 def test_a_question_before_a_text_is_found(question: str) -> None:
-    assert cut([f"{question}\n\n{CONTRACT}"]) == ((Document("text 1", CONTRACT),), question)
+    whole = (Document("text 1", CONTRACT),), question
+    signed = (Document("text 1", CLAUSES),), f"{question}\n\n{SIGNED}"
+    has_mark = set(question) & set("?？")
+    assert cut([f"{question}\n\n{CONTRACT}"]) == (whole if has_mark else signed)
+
+
+@table(
+    "first, last",
+    [
+        (first, last)
+        for first in ("Draft Lease Agreement", "List of Parties", "Review of 2026", "They agree:")
+        for last in ("I need the penalty for late delivery.", "TL;DR", "Vertragsstrafe, bitte.")
+    ],
+)
+def test_a_title_that_looks_like_a_request_hides_no_question(first: str, last: str) -> None:
+    _, question = cut([f"{first}\n\n{CLAUSES}\n\n{last}"])
+    assert question.endswith(last)
+
+
+def test_what_stands_in_tags_may_be_quoted_by_the_question() -> None:
+    log = "Here is the search log:\n<query>\nfoo bar\n</query>"
+    asked = "Which clause mentions late delivery?"
+    documents, question = cut([f"{log}\n\n{CONTRACT}\n\n{asked}"])
+    assert asked in question
+    assert all(asked not in each.text for each in documents)
 
 
 def test_a_question_on_the_line_before_a_text_is_found() -> None:
@@ -105,9 +129,10 @@ def test_questions_at_both_ends_are_both_the_question() -> None:
     assert (document.text, question) == (CONTRACT, "Who pays?\n\nAnd until when?")
 
 
-def test_without_a_recognisable_question_both_ends_are_always_read() -> None:
-    (document,), question = cut([f"Kontrak sewa\n\n{CONTRACT}"])
-    assert (document.text, question) == (CLAUSES, f"Kontrak sewa\n\n{SIGNED}")
+def test_without_a_recognisable_question_the_end_is_always_read() -> None:
+    for last in ("Berapa dendanya", "What is the penalty?"):  # both leave the same document
+        (document,), question = cut([f"Kontrak sewa\n\n{CLAUSES}\n\n{last}"])
+        assert (document.text, question) == (f"Kontrak sewa\n\n{CLAUSES}", last)
 
 
 ENVIRONMENT = (
