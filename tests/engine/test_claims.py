@@ -61,6 +61,14 @@ GEZAHLT = "Die Kaution von 24.000 EUR wird am 12. Januar 2026 zurückgezahlt."
         ("Die Gebühr geht an Herrn Maier.", "Die Gebühr geht an Frau Keller.", False),
         ("Die Gebühr geht an die Stadt.", "Die Gebühr geht an den Ort.", True),
         ("It is for all Americans.", "It is for every American.", True),
+        ("Dr. Green chairs the committee.", "Dr. Brown chairs the committee.", False),
+        ("Peter Jones met Anna White in Paris.", "Peter Jones met Anna Brown in Paris.", False),
+        ("租金为每月8000元。", "租金为每月5000元。", False),
+        ("租金为每月5000元。", "每月租金5000元。", True),
+        ("合同于2027年1月12日到期。", "合同于2026年1月12日到期。", False),
+        ("월세는 5000원입니다.", "월세는 8000원입니다.", False),
+        ("It has 3M users and costs $3.5k.", "It has 3,000,000 users, and costs $3,500.", True),
+        ("It is 3 m long.", "Its length is 3 metres.", True),
         ("The License Of The Covered Software", "this license covers it", True),  # a title
     ],
 )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.util.words import WORD
+from app.util.words import NO_SPACES, WORD
 
 MAX_CAPITALISED = 0.5
 """Above this share of capitalised words a sentence is a title, whose capitals tell nothing."""
@@ -55,9 +55,11 @@ _TENS_WORDS = frozenset(word for words in _TENS for word in words.split())
 _ONE = frozenset(["one", "eins", "ein", "eine", "einem", "einen", "einer", "eines", "a", "an"])
 """They say 1, but mostly without meaning a number."""
 _FACTORS = dict.fromkeys(["hundred", "hundert"], 1e2)
-_FACTORS |= dict.fromkeys(["thousand", "thousands", "tausend"], 1e3)
-_FACTORS |= dict.fromkeys(["million", "millions", "millionen", "mio"], 1e6)
+_FACTORS |= dict.fromkeys(["thousand", "thousands", "tausend", "k"], 1e3)
+_FACTORS |= dict.fromkeys(["million", "millions", "millionen", "mio", "m"], 1e6)
 _FACTORS |= dict.fromkeys(["billion", "billions", "milliarde", "milliarden", "mrd", "bn"], 1e9)
+_UNITS_TOO = frozenset("km")
+"""Factors that may be units, as in `3 m`."""
 _CURRENCIES = {"eur": ("€", "euro"), "usd": ("$", "dollar"), "gbp": ("£", "pound"), "jpy": ("¥",)}
 
 _MONTH = f"(?P<m>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})"
@@ -77,10 +79,12 @@ _DATES = tuple(
     )
 )
 """The last two forms look the same: such a date has two readings."""
+_TOUCHING = rf"(?![{NO_SPACES}\uac00-\ud7af])"
+"""Before a letter that a number may not touch: in Chinese, Japanese and Korean it does."""
 _NUMBER = (
-    r"(?<![^\W_])(?<!\d[.,])"
+    rf"(?<!{_TOUCHING}[^\W_])(?<!\d[.,])"
     r"(?:\d{1,3}(?:[ \u202f]\d{3})++(?![\d.,])|\d++(?:[.,:'’]\d++)*+)"
-    r"(?![^\W\d_]++\d)"
+    rf"(?!(?:{_TOUCHING}[^\W\d_])++\d)"
 )
 _WORD_OR_NUMBER = re.compile(rf"(?P<number>{_NUMBER})|(?P<word>[^\W\d_]++)")
 _MARKER = re.compile(r"\s*+(?:[-*+•|>]\s*+)*+\(?\d{1,3}[.)](?=\s)")
@@ -236,7 +240,8 @@ def _numbers(text: str) -> Iterator[tuple[str, frozenset[_Value]]]:
             continue
         after = words[index + 1] if index + 1 < len(words) else ""
         factor = _FACTORS.get(after, 1.0)
-        yield word, frozenset(v if isinstance(v, str) else v * factor for v in values)
+        found_values = {v if isinstance(v, str) else v * factor for v in values}
+        yield word, frozenset(found_values | values if after in _UNITS_TOO else found_values)
 
 
 def _values(number: str, german: bool | None) -> set[_Value]:
@@ -271,12 +276,13 @@ def _names(sentence: str) -> Iterator[str]:
     found = [match for match in WORD.finditer(sentence) if not match[0].isdigit()]
     capital = [match for match in found if match[0][0].isupper() and len(match[0]) > 1]
     german = _is_german(sentence)
-    if len(found) >= 4 and len(capital) > MAX_CAPITALISED * len(found) and not german:
+    is_title = not german and not sentence.rstrip().endswith((".", "!", "?"))
+    if is_title and len(found) >= 4 and len(capital) > MAX_CAPITALISED * len(found):
         return
     before = ""
     for match in found:
         inside = sentence[: match.start()].rstrip(" \n*_`")
-        starts = not inside or inside[-1] in _STARTING
+        starts = before not in _TITLES and (not inside or inside[-1] in _STARTING)
         word = match[0].casefold()
         named = not german or before in _TITLES
         is_capital = match[0][0].isupper() and len(word) > 1
