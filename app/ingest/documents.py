@@ -24,6 +24,7 @@ from app.ingest.document_worker import Request
 from app.ingest.excerpt import Outline, check_pages, outline_of, page_ranges
 from app.ingest.kinds import SUFFIXES, Kind, kind_of, refused_archive, suffix_of
 from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.markdown import visible
 from app.ingest.ocr import installed_recogniser
 from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
 from app.ingest.process import run_bounded
@@ -32,6 +33,7 @@ from app.ingest.text import Decoded
 from app.protocol.prompt import Document
 from app.util import formatting
 from app.util.places import without_marks
+from app.util.sanitize import without_hidden
 
 _MAX_RANGES = 6
 """Maximum number of page ranges to list."""
@@ -374,7 +376,11 @@ def _shown_parts(found: _Found) -> Iterator[str]:
 def _shown(part: Part | None, number: int, unit: str) -> str:
     if part is None:
         return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
-    text = without_marks(part.text.rstrip()) + "\n"
+    text = part.text.rstrip()
+    shown = visible(without_hidden(text)[0])
+    if (unmarked := without_marks(shown)) != shown:
+        text = unmarked
+    text += "\n"
     if part.note:
         text += "\n[More rows or columns, not read]\n"
     return f"{part.mark}\n{text}\n" if part.mark else text

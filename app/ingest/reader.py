@@ -141,7 +141,7 @@ def _read_path(
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
         ranges = parse_ranges(part) if part else None
-        if ranges is not None and os.path.getsize(path) > limits.total_bytes:
+        if ranges is not None and ranges[0][0] and os.path.getsize(path) > limits.total_bytes:
             return _read_lines(wanted, name, ranges, limits, budget)
         content = _read_file(path, None, limits, budget, part=part)
         budget.add_file(content.size)
@@ -157,10 +157,10 @@ def _read_lines(
     def check(head: bytes) -> None:
         if (rejected := refusal_of_head(head)) is not None:
             raise rejected
-        if is_document(wanted.path, head, True) or wide_encoding(head) is not None:
-            raise too_large(limits.total_bytes)
         if is_binary(head):
             raise Rejected(SkipReason.BINARY)
+        if kind_of(wanted.path, head) is not Kind.TEXT or wide_encoding(head) is not None:
+            raise too_large(limits.total_bytes)
 
     documents, files, missing = [], [], list[Skipped]()
     for lines in read_lines(wanted.path, ranges, limits.total_bytes, check, budget):
@@ -335,11 +335,11 @@ def _text_of(
         raise too_much_text(limits)
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
-    if not kind.has_parts:
-        text = without_marks(text, name)
     shown, invisible = without_hidden(text)
     if not is_source:
         text = visible(shown)
+    if not kind.has_parts:
+        text = without_marks(text, name)
     if not text.strip():
         raise Rejected(SkipReason.EMPTY)
     missing = decoded.missing

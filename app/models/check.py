@@ -21,7 +21,7 @@ from app.estimate.memory import MTP_MODELS
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 from app.protocol.options import ENCODERS
-from app.util.model_config import unknown_rope_type
+from app.util.model_config import rotary_problem
 from app.util.regular_files import open_file, read_file
 from app.util.weight_files import INDEX, listed_files, missing_weights, weight_files
 
@@ -129,11 +129,10 @@ def _check_config(config: dict[str, Any]) -> None:
 
 def check_rotary(config: dict[str, Any]) -> None:
     """Raise ModelError if specchat cannot compute the model's rotary embeddings."""
-    if (kind := unknown_rope_type(config)) is not None:
+    if problem := rotary_problem(config):
         raise ModelError(
-            f"The model's rotary embeddings are of the type {kind[:60]!r}, which specchat cannot"
-            " compute",
-            "choose another model",
+            f"The model's rotary embeddings are {problem}",
+            "download the model again, or choose another one",
         )
 
 

@@ -145,7 +145,7 @@ class ReasonCode(StrEnum):
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
     ROTATION_UNSEEN = auto()
-    """The target has no embeddings that the built-in scorer could use, and there is no draft."""
+    """Its rotary embeddings are computed in a kernel that no patch reaches."""
 
     # What the user should know
     SLOW_BLAS = auto()

@@ -253,7 +253,8 @@ def _decompressed(body: bytes) -> bytes | None:
         found = inflating.decompress(body, MAX_BODY + 1)
     except zlib.error:
         return None
-    return found if inflating.eof or len(found) > MAX_BODY else None
+    is_whole = inflating.eof and not inflating.unused_data
+    return found if is_whole or len(found) > MAX_BODY else None
 
 
 async def _drain(receive: Receive) -> None:

@@ -13,11 +13,14 @@ Config = dict[str, Any]
 Parameters = dict[str, Any]
 """Those of one layer: `rope_theta`, `rope_type`, and what its type needs."""
 
-ROPE_TYPES = frozenset(
-    {"default", "mrope", "linear", "dynamic", "llama3", "proportional"}
-    | {"yarn", "deepseek_yarn", "telechat3-yarn", "longrope", "su"}
-)
-"""Values of `rope_type` that can be computed."""
+_NEEDED = {
+    **dict.fromkeys(("default", "mrope", "dynamic", "proportional"), ()),
+    "linear": ("factor",),
+    "llama3": ("rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
+    **dict.fromkeys(("yarn", "deepseek_yarn", "telechat3-yarn"), ("rope_theta", "factor")),
+    **dict.fromkeys(("longrope", "su"), ("rope_theta", "long_factor")),
+}
+"""The parameters that each `rope_type` needs."""
 _BASE_KEYS = ("rope_theta", "rotary_emb_base")
 _LOCAL_BASE_KEYS = ("rope_local_base_freq", "swa_rope_theta", "rope_local_theta")
 _SHARE_KEYS = ("partial_rotary_factor", "rotary_pct")
@@ -58,11 +61,21 @@ def layer_parameters(text: Config, layer: int) -> Parameters:
     return _parameters(text, str(types[layer]) if isinstance(types, list) and is_listed else None)
 
 
-def unknown_rope_type(config: Config) -> str | None:
-    """A type of rotary embeddings in a configuration that cannot be computed; None if all can."""
+def rotary_problem(config: Config) -> str:
+    """What about the rotary embeddings of a configuration cannot be computed; a clause, empty if
+    all can."""
     text = text_part(config)
-    kinds = [rope_type(each) for each in (_parameters(text), *_nested(text).values())]
-    return next((kind for kind in kinds if kind not in ROPE_TYPES), None)
+    for each in (_parameters(text), *(_parameters(text, name) for name in _nested(text))):
+        kind = rope_type(each)
+        if kind not in _NEEDED:
+            return f"of the type {kind[:60]!r}, which specchat cannot compute"
+        for key in (*_NEEDED[kind], *({"rope_theta", "factor"} & each.keys())):
+            value = each.get(key)
+            if value is None:
+                return f"of the type {kind!r} with no {key}"
+            if not all(map(_is_positive, value if isinstance(value, list) else [value])):
+                return f"of the type {kind!r} with an invalid {key}"
+    return ""
 
 
 def short_factors_below(config: Config) -> int:
@@ -162,6 +175,10 @@ def _older_keys(text: Config) -> Config:
     if isinstance(text.get("attn_config"), dict):  # DBRX
         keys["attn_config"] = text["attn_config"] | {"rope_theta": parameters.get("rope_theta")}
     return keys
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and value > 0
 
 
 def _lacks(text: Config, key: str, other: str) -> bool:

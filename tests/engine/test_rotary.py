@@ -318,6 +318,24 @@ def test_an_unknown_type_is_refused_with_a_sentence(config: dict) -> None:
         parse_architecture(config)
 
 
+@table(
+    "parameters, why",
+    [
+        ({"rope_type": "llama3", "rope_theta": BASE, "factor": 8.0}, "no low_freq_factor"),
+        ({"rope_type": "linear", "rope_theta": BASE}, "no factor"),
+        ({"rope_type": "yarn", "factor": 4.0}, "no rope_theta"),
+        ({"rope_type": "default", "rope_theta": "10000"}, "an invalid rope_theta"),
+        (
+            {"rope_type": "longrope", "rope_theta": BASE, "long_factor": ["1"]},
+            "invalid long_factor",
+        ),
+    ],
+)
+def test_parameters_that_are_missing_or_invalid_are_named(parameters: dict, why: str) -> None:
+    with pytest.raises(ModelError, match=f"rotary embeddings are of the type .* with .*{why}"):
+        parse_architecture(small(rope_parameters=parameters))
+
+
 def test_a_kernel_that_rotates_by_itself_means_full_reading(monkeypatch) -> None:
     mlx_patches.install()
     model = llama.Model(llama.ModelArgs.from_dict(small()))

@@ -101,9 +101,10 @@ def test_emoji_and_scripts_keep_what_they_need(tmp_path: Path, text: str) -> Non
     assert (found.documents[0].text, found.skipped) == (text, ())
 
 
+@table("mark", ["[Page 99]", "[Pa\u200bge 99]", "[Pa\U000e0041ge 99]"])
 @table("name", ["README", "notes", "LICENSE", "a.xml", "-"])
-def test_a_line_like_a_page_is_no_page(tmp_path: Path, name: str) -> None:
-    text = "Hello.\n[Page 99]\nThe rent.\n"
+def test_a_line_like_a_page_is_no_page(tmp_path: Path, name: str, mark: str) -> None:
+    text = f"Hello.\n{mark}\nThe rent.\n"
     path = name if name == "-" else str(written(tmp_path / name, text))
     (document,) = read([path], io.BytesIO(text.encode())).documents
     place = place_of(document.text, document.text.index("rent"), name=document.name)

@@ -274,8 +274,7 @@ class SnapshotIndex:
                     yield folder, known
 
     def _read(self, folder: Path) -> _Known | None:
-        """The manifest in `folder`; None if it is damaged (`load` handles
-        that)."""
+        """The manifest in `folder`; None if it is damaged (`load` handles that)."""
         with suppress(Exception):
             manifest = parse(read_manifest(folder))
             dense = manifest["target"]["dense_prefix_len"]
