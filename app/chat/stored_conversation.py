@@ -41,8 +41,7 @@ from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Reading, Statistics
 from app.store import records
-from app.store.attachments import encode
-from app.store.records import StoreError
+from app.store.records import StoreError, encode
 
 if TYPE_CHECKING:
     from app.store.reply_writer import ReplyWriter

@@ -25,6 +25,7 @@ MAX_LISTED = 8
 """Maximum number of sheets or headings to list in a sentence."""
 _MAX_PATH = 4_096
 """Maximum characters of a path; systems allow no longer ones."""
+_RANGE_COMMAS = 4
 _MAX_LABELS = 500
 """Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
@@ -186,9 +187,10 @@ class Outline:
 
     @cached_property
     def _commas(self) -> int:
-        """Maximum commas of a name."""
+        """Maximum commas of a name, or of a range of numbers such as `1,000-1,000,000`."""
         titles = (each.title for each, *_ in self.headings)
-        return max((name.count(",") for name in (*self.sheets, *self.labels, *titles)), default=0)
+        names = (*self.sheets, *self.labels, *titles)
+        return max(_RANGE_COMMAS, *(name.count(",") for name in names), 0)
 
     @cached_property
     def _by_label(self) -> dict[str, int]:

@@ -136,11 +136,5 @@ def _unreadable(attachment: AttachmentRecord, how: str) -> StoreError:
     )
 
 
-def encode(text: str, errors: str = "strict") -> bytes:
-    """The content of a document with this text. A byte order mark that begins the text is not that
-    of the content."""
-    return text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8", errors)
-
-
 def _megabytes(size: int) -> str:
     return f"{size / 2**20:,.0f} MB" if size >= 2**20 else f"{size:,} bytes"

@@ -270,3 +270,9 @@ class FoundDocuments:
     hits: tuple[DocumentHit, ...] = ()
     total: int = 0
     unindexed: int = 0
+
+
+def encode(text: str, errors: str = "strict") -> bytes:
+    """The content of a document with this text. A byte order mark that begins the text is not that
+    of the content."""
+    return text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8", errors)

@@ -13,7 +13,6 @@ from app.protocol.citations import Citations
 from app.protocol.prompt import RetrievedPart
 from app.protocol.reasons import Failure
 from app.store import conversations, messages
-from app.store.attachments import encode
 from app.store.database import Writer
 from app.store.records import (
     AnswerStats,
@@ -23,6 +22,7 @@ from app.store.records import (
     RetrievalRecord,
     State,
     StoreError,
+    encode,
 )
 
 FLUSH_SECONDS = 0.5

@@ -26,12 +26,12 @@ _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
 _HEADING = re.compile(r"^(?:(#{1,6}) ++(\S.*+)| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE)
 """A heading, a line that begins or ends a block of code, or a page, which ends one."""
 _TITLED = re.compile(
-    r"[^#]*\.(?:md|mkd|mdx|markdown|[rq]md|txt|text|pdf|epub|rtf|f?od[gpst]|ot[pst]|ipynb|ics|xml"
+    r"\.(?:md|mkd|mdx|markdown|[rq]md|txt|text|pdf|epub|rtf|f?od[gpst]|ot[pst]|ipynb|ics|xml"
     r"|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|x?html?|mht(?:ml)?|webarchive|emlx?|mbox|msg|key|pages"
-    r"|numbers)(?:#.*)?",
-    re.IGNORECASE | re.DOTALL,
+    r"|numbers)(?=#|$)",
+    re.IGNORECASE,
 )
-"""Names of files in which a line that begins with `#` is a heading; the name of a part may follow.
+"""Endings of files in which a line that begins with `#` is a heading; a part may follow.
 In others it is a comment."""
 MAX_HEADING = 60
 """Longer headings are cut. In characters."""
@@ -178,7 +178,7 @@ def _may_have_headings(name: str) -> bool:
     bare = name.partition("#")[0].rpartition("/")[2]
     return (
         not name
-        or _TITLED.fullmatch(name) is not None
+        or _TITLED.search(name) is not None
         or ("." not in bare and (bare.isupper() or " " in bare))
     )
 

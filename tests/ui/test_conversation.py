@@ -139,4 +139,4 @@ async def test_a_stopped_answer_keeps_its_text() -> None:
         await ask(pilot, engine, "Again?")
         first, nothing, _ = engine.asks[3].messages
         assert first.documents[0].text == DOCUMENT
-        assert (nothing.text, nothing.token_ids) == ("", ())
+        assert (nothing.text, nothing.token_ids) == ("", None)

@@ -90,7 +90,7 @@ class Attachment:
     def skipped_text(self) -> str:
         """`12 skipped`, `12 and the rest skipped (limit 5,000 files)`, or empty."""
         listed = sum(not each.rest and not each.pages for each in self.skipped)
-        pages = sum(each.pages for each in self.skipped)
+        pages = sum(each.pages for each in self.skipped if not each.rest)
         limits = [each.limit for each in self.skipped if each.limit]
         what = [f"{listed:,}"] if listed else []
         what += [formatting.plural(pages, "page")] if pages else []

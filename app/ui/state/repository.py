@@ -299,7 +299,7 @@ class ChatRepository:
         known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
         for document in (document for document, stored in known.items() if stored is None):
             with suppress(UnicodeEncodeError):
-                new[document] = document.name, document.text.encode()
+                new[document] = document.name, records.encode(document.text)
         known |= zip(new, store.attach_all([*new.values()]), strict=True)
         attached = {
             document: replace(stored, line=document.line, origin=document.origin)
