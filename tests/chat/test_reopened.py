@@ -41,8 +41,7 @@ from app.protocol.prompt import (
 )
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Reading, Statistics
-from app.store.attachments import encode
-from app.store.records import DraftRecord, Overrides
+from app.store.records import DraftRecord, Overrides, encode
 from app.store.store import Store
 from tests.store.samples import answer_stats
 
