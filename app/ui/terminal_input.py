@@ -93,13 +93,14 @@ _LINE_END = re.compile(r"[\r\n]+")
 _PRINTABLE = re.compile(r"[ \t]*[^\x00-\x20\x7f-\x9f]")
 _PATH = re.compile(r"""['"]?(?:file:/|~/|/[^/\s'"]+/)[^\s]""")
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[ -~])")
-_CSI_BODY = re.compile(r"[0-?]*[ -/]*")
+_CSI_BODY = re.compile(r"<[-\d;]*+|[0-?]*[ -/]*")
+"""The numbers of the mouse may be negative, outside a window."""
 _SS3_BODY = re.compile(r"[\d;]*")
 _NUMBERS = re.compile(r"(?:[0-9]{0,7}[:;])*[0-9]{0,7}")
 """Larger ones mean nothing."""
 _RXVT_SHIFT = re.compile(r"\d+\$")
 _STRING_END = re.compile(r"[\x07\x18\x1a\x1b\x9c]")
-_MIXED_IN = re.compile(r"\x1b\[(?:[IO]|<[\d;]+[Mm])")
+_MIXED_IN = re.compile(r"\x1b\[(?:[IO]|<[-\d;]+[Mm])")
 """Focus and mouse reports, which may arrive in the middle of a paste."""
 _BACKGROUND = re.compile(
     r"11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})(?:/[0-9a-fA-F]{1,4})?"
@@ -180,6 +181,7 @@ class PasteSafeParser(XTermParser):
             return
         now = _now()
         introduced = self._string == "" or self._pending in ("\x1b[", "\x1bO")
+        introduced = introduced and self._pasted is None
         if introduced and len(data) == 1 and now - self._fed_at > constants.ESCAPE_DELAY:
             # Alt and a key, then another key: no terminal is that slow.
             self._pending, self._string = "", None
@@ -420,7 +422,8 @@ class PasteSafeParser(XTermParser):
             return []
         if code in KEYPAD and final == "u":
             code, name = ord(KEYPAD[code]), None
-        if name is None and (code in UNKNOWN_KEYS or not _is_character(code)):
+        is_unknown = code in UNKNOWN_KEYS or not _is_character(code)
+        if name is None and is_unknown and not (code == 0 and text):  # 0: text without a key
             return []
         if not text and name is None and not bits & ~(SHIFT | LOCKS):
             text = chr(code).upper() if bits & SHIFT else chr(code)

@@ -323,3 +323,27 @@ def test_a_size_of_nothing_is_not_divided_by(size: str, events: list[str]) -> No
     assert [
         type(each).__name__ for each in (*parser.feed(size), *parser.feed("\x1b[<0;99;99M"))
     ] == events
+
+
+@table(
+    "sequence, typed",
+    [
+        ("\x1b[0;;26085:26412u", ["日", "本"]),  # of an input method, without a key
+        ("\x1b[0u", []),
+        ("\x1b[<35;-1;5Ma", ["a"]),
+        ("\x1b[<35;5;-12Ma", ["a"]),
+    ],
+)
+def test_text_without_a_key_and_a_mouse_outside(sequence: str, typed: list[str]) -> None:
+    keys = [each for each in PasteSafeParser().feed(sequence) if isinstance(each, Key)]
+    assert [each.character for each in keys] == typed
+
+
+def test_a_slow_paste_ends(clock: Clock) -> None:
+    parser, found = PasteSafeParser(), []
+    for part in ("\x1b[200~abc", "\x1b[", "2", "01~x"):
+        clock.now += 0.2
+        found += parser.feed(part)
+        found += parser.tick()
+    assert [each.text for each in found if isinstance(each, Paste)] == ["abc"]
+    assert [each.character for each in found if isinstance(each, Key)] == ["x"]
