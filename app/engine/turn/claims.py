@@ -16,6 +16,7 @@ MAX_CAPITALISED = 0.5
 """Above this share of capitalised words a sentence is a title, whose capitals tell nothing."""
 MIN_PREFIX = 4
 """Minimum letters of a name that may have an ending, as in `Americans`."""
+_ENDINGS = frozenset(["", "s", "es", "n", "ns", "en", "er", "ers", "y", "ish"])
 
 _MONTHS = {
     name: number
@@ -51,6 +52,17 @@ _TENS = (
 _NUMBER_WORDS = {word: number for words in _UNITS for number, word in enumerate(words.split())} | {
     word: 10 * ten for words in _TENS for ten, word in enumerate(words.split(), 2)
 }
+_GERMAN_UNITS = ["ein", *_UNITS[1].split()[2:10]]
+_NUMBER_WORDS |= {
+    f"{unit}und{ten}": number + 10 * tens
+    for number, unit in enumerate(_GERMAN_UNITS, 1)
+    for tens, ten in enumerate(_TENS[1].split(), 2)
+}
+_NUMBER_WORDS |= {
+    f"{unit}{name}": number * factor
+    for number, unit in enumerate(_GERMAN_UNITS, 1)
+    for name, factor in (("hundert", 100), ("tausend", 1000))
+}
 _TENS_WORDS = frozenset(word for words in _TENS for word in words.split())
 _ONE = frozenset(["one", "eins", "ein", "eine", "einem", "einen", "einer", "eines", "a", "an"])
 """They say 1, but mostly without meaning a number."""
@@ -58,6 +70,12 @@ _FACTORS = dict.fromkeys(["hundred", "hundert"], 1e2)
 _FACTORS |= dict.fromkeys(["thousand", "thousands", "tausend", "k"], 1e3)
 _FACTORS |= dict.fromkeys(["million", "millions", "millionen", "mio", "m"], 1e6)
 _FACTORS |= dict.fromkeys(["billion", "billions", "milliarde", "milliarden", "mrd", "bn"], 1e9)
+_UNIT = re.compile(
+    r"(?:[ -]?(?:million(?:en)?|billion|milliarden?|thousand|tausend|mio\.?|mrd\.?|k|m|bn))?+"
+    r"[ \u202f\u00a0]?([%€$£¥]|[^\W\d_]++)",
+    re.IGNORECASE,
+)
+_PERCENT = frozenset(["%", "percent", "per", "prozent"])
 _UNITS_TOO = frozenset("km")
 """Factors that may be units, as in `3 m`."""
 _CURRENCIES = {"eur": ("€", "euro"), "usd": ("$", "dollar"), "gbp": ("£", "pound"), "jpy": ("¥",)}
@@ -110,11 +128,19 @@ _Date = tuple[int | None, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """Each number as the values that it may have, each date as its readings, and names in lower
-    case."""
+class _Number:
+    """How a number is written, in lower case, the values that it may have, and its `_unit`."""
 
-    numbers: tuple[frozenset[_Value], ...]
+    written: str
+    values: frozenset[_Value]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Numbers, each date as its readings, and names in lower case."""
+
+    numbers: tuple[_Number, ...]
     dates: tuple[frozenset[_Date], ...]
     names: frozenset[str]
 
@@ -140,7 +166,7 @@ def claims_of(sentence: str) -> Claims:
     if marker := _MARKER.match(plain):
         plain = plain[marker.end() :]
     dates, rest = _cut_dates(plain)
-    numbers = (values for word, values in _numbers(rest) if word not in _ONE)
+    numbers = (number for number in _numbers(rest) if number.written not in _ONE)
     return Claims((*numbers,), (*dates,), frozenset(_names(plain)))
 
 
@@ -149,24 +175,31 @@ class _Said:
 
     def __init__(self, passage: str) -> None:
         plain = " ".join(passage.split())
-        dates, _ = _cut_dates(plain)
+        dates, rest = _cut_dates(plain)
+        self._months = {_MONTHS.get(word.casefold()) for word in WORD.findall(rest)} - {None}
         self._dates = {reading for readings in dates for reading in readings}
         self._values: set[_Value] = {part for date in self._dates for part in date if part}
-        for written, values in _numbers(plain):
-            self._values |= values
-            if " " in written:  # or several numbers in a row
-                self._values |= {*map(float, written.split())}
+        self._units: dict[_Value, set[str]] = {each: {""} for each in self._values}
+        for number in _numbers(plain):
+            parts = number.written.split()  # perhaps several numbers in a row
+            for value in (*number.values, *(map(float, parts) if len(parts) > 1 else ())):
+                self._values.add(value)
+                self._units.setdefault(value, set()).add(number.unit)
         self._words = {word.casefold() for word in WORD.findall(passage)}
         self._text = passage.casefold()
 
-    def has_number(self, values: frozenset[_Value]) -> bool:
-        return not values.isdisjoint(self._values)
+    def has_number(self, number: _Number) -> bool:
+        """Whether it says one of the values, and not only with other units."""
+        return any(
+            not number.unit or {"", number.unit} & self._units[value]
+            for value in number.values & self._values
+        )
 
     def has_date(self, date: _Date) -> bool:
         if date in self._dates:
             return True
         known = [*self._dates]
-        if any(_MONTHS.get(word) == date[1] for word in self._words):
+        if date[1] in self._months:
             known.append((None, date[1], None))
         return any(self._agree(date, each) for each in known)
 
@@ -186,13 +219,19 @@ class _Said:
         return year == known_year or (shortened and (year - known_year) % 100 == 0)
 
     def has_name(self, name: str) -> bool:
-        if name in self._words or any(each in self._text for each in _CURRENCIES.get(name, ())):
+        if name in self._words:
             return True
+        for code, names in _CURRENCIES.items():
+            if name.rstrip("s") in (code, *names):
+                return any(each in self._text for each in (code, *names))
         if name in _MONTHS:
             return any(month == _MONTHS[name] for _, month, _ in self._dates)
-        return len(name) >= MIN_PREFIX and any(
-            word.startswith(name) or (len(word) >= MIN_PREFIX and name.startswith(word))
+        return any(
+            len(shorter) >= MIN_PREFIX
+            and longer.startswith(shorter)
+            and longer[len(shorter) :] in _ENDINGS
             for word in self._words
+            for shorter, longer in (sorted((name, word), key=len),)
         )
 
 
@@ -219,8 +258,7 @@ def _date(match: re.Match[str]) -> _Date | None:
     return year, month, day
 
 
-def _numbers(text: str) -> Iterator[tuple[str, frozenset[_Value]]]:
-    """Yield each number of a text: how it is written, in lower case, and its possible values."""
+def _numbers(text: str) -> Iterator[_Number]:
     german = _is_german(text)
     found = [*_WORD_OR_NUMBER.finditer(text)]
     words = [match[0].casefold() for match in found]
@@ -241,7 +279,24 @@ def _numbers(text: str) -> Iterator[tuple[str, frozenset[_Value]]]:
         after = words[index + 1] if index + 1 < len(words) else ""
         factor = _FACTORS.get(after, 1.0)
         found_values = {v if isinstance(v, str) else v * factor for v in values}
-        yield word, frozenset(found_values | values if after in _UNITS_TOO else found_values)
+        if after in _UNITS_TOO:
+            found_values |= values
+        written = f"{word}-{after}" if word in _ONE and factor > 1 else word
+        yield _Number(written, frozenset(found_values), _unit(text, *match.span()))
+
+
+def _unit(text: str, start: int, end: int) -> str:
+    """What a number counts: `%`, a currency, or "" if neither is next to it."""
+    before = text[max(0, start - 4) : start].rstrip().casefold()
+    after = _UNIT.match(text, end)
+    name = "" if after is None else after[1].casefold()
+    if name in _PERCENT:
+        return "%"
+    for code, names in _CURRENCIES.items():
+        words = (code, *names)
+        if before.endswith(words) or name.rstrip("s") in words:
+            return code
+    return ""
 
 
 def _values(number: str, german: bool | None) -> set[_Value]:
