@@ -49,10 +49,11 @@ def read_lines(
                     raise too_large(most)
     except OSError as error:
         raise rejection_for(error) from None
-    for lines, (first, _) in zip(found, ranges, strict=True):
-        if not lines:
-            total = line - piece.endswith(b"\n")
-            what, has = f"has no line {first:,}", f"it has lines 1 to {total:,}"
+    total = line - piece.endswith(b"\n")
+    for lines, (first, last) in zip(found, ranges, strict=True):
+        if not lines or first == 0 or (last is not None and last > total):
+            gone = last if lines and first and last is not None else first
+            what, has = f"has no line {gone:,}", f"it has lines 1 to {total:,}"
             raise Rejected(SkipReason.NO_PART, what, has)
     return [
         Lines(first, first + lines.count(b"\n") - lines.endswith(b"\n"), bytes(lines))

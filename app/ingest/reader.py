@@ -33,6 +33,7 @@ from app.ingest.kinds import (
     kind_of,
     refusal_of_head,
 )
+from app.ingest.legacy_encoding import ENCODING_NAMES
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.line_ranges import read_lines
 from app.ingest.markdown import visible
@@ -53,7 +54,7 @@ from app.ingest.records import (
     skipped,
 )
 from app.ingest.safe_open import modification_time, read_file, too_large
-from app.ingest.text import Decoded, is_binary, whole_characters, wide_encoding
+from app.ingest.text import Decoded, decode_like, is_binary, whole_characters, wide_encoding
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
@@ -141,7 +142,7 @@ def _read_path(
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
         ranges = parse_ranges(part) if part else None
-        if ranges is not None and ranges[0][0] and os.path.getsize(path) > limits.total_bytes:
+        if ranges is not None and os.path.getsize(path) > limits.total_bytes:
             return _read_lines(wanted, name, ranges, limits, budget)
         content = _read_file(path, None, limits, budget, part=part)
         budget.add_file(content.size)
@@ -154,17 +155,23 @@ def _read_lines(
     """Lines of a text file that is too large to be read whole."""
     modified, size = modification_time(wanted.path, None), os.path.getsize(wanted.path)
 
+    heads: list[bytes] = []
+
     def check(head: bytes) -> None:
+        heads.append(head)
         if (rejected := refusal_of_head(head)) is not None:
             raise rejected
         if is_binary(head):
             raise Rejected(SkipReason.BINARY)
-        if kind_of(wanted.path, head) is not Kind.TEXT or wide_encoding(head) is not None:
+        if kind_of(wanted.path, head) is not Kind.TEXT:
             raise too_large(limits.total_bytes)
+        if (wide := wide_encoding(head)) is not None and not wide.startswith("utf-8"):
+            what = f"is {ENCODING_NAMES.get(wide, wide)}, whose lines cannot be read alone"
+            raise Rejected(SkipReason.TOO_LARGE, what, "save it as UTF-8")
 
     documents, files, missing = [], [], list[Skipped]()
     for lines in read_lines(wanted.path, ranges, limits.total_bytes, check, budget):
-        decoded = _text_of(wanted.path, lines.data, limits, budget)
+        decoded = _shown(wanted.path, Kind.TEXT, decode_like(lines.data, heads[0]))
         digest = hashlib.sha256(lines.data).hexdigest()
         content = _Content(decoded, len(lines.data), modified, digest)
         origin = content.origin(wanted.place)
@@ -333,6 +340,11 @@ def _text_of(
         decoded = converted_apart(kind, data, limits, budget)
     if len(decoded.text) > limits.total_bytes:
         raise too_much_text(limits)
+    return _shown(name, kind, decoded)
+
+
+def _shown(name: str, kind: Kind, decoded: Decoded) -> Decoded:
+    """The text of a file of this kind, as a person sees it. Raises Rejected."""
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
     shown, invisible = without_hidden(text)

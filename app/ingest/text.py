@@ -68,6 +68,18 @@ def decode(data: bytes) -> Decoded:
     return decoded
 
 
+def decode_like(data: bytes, head: bytes) -> Decoded:
+    """Decode some lines of a file in the encoding of its first bytes, `head`. Raises Rejected."""
+    of_head = decode(head[: head.rfind(b"\n") + 1] or head)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    for encoding in dict.fromkeys(("utf-8", of_head.encoding)):
+        with suppress(UnicodeDecodeError):
+            guessed = of_head.guessed and encoding == of_head.encoding
+            return Decoded(data.decode(encoding), encoding, guessed=guessed)
+    text = data.decode(of_head.encoding, "backslashreplace")
+    return Decoded(text, of_head.encoding, lossy=True, guessed=of_head.guessed)
+
+
 def wide_encoding(head: bytes) -> str | None:
     """The encoding of the byte order mark; or UTF-16 without a mark, which is recognised because
     every other byte is NUL in mostly Latin text."""

@@ -85,6 +85,9 @@ GEZAHLT = "Die Kaution von 24.000 EUR wird am 12. Januar 2026 zurückgezahlt."
         ("It costs 2 million dollars.", "It costs $2,000,000.", True),
         ("The fee goes to Mr John.", "The fee goes to Mr Johnson.", False),
         ("It is near the Niger.", "It is near Nigeria.", False),
+        ("The parking fee was 7,200.", "Parking,7200,7400", True),
+        ("The load is 200.", "beta,9090,200", True),
+        ("It costs 24 euros.", "Es kostet 24,5 Euro.", False),
         ("It is 3 m long.", "Its length is 3 metres.", True),
         ("The License Of The Covered Software", "this license covers it", True),  # a title
     ],

@@ -366,3 +366,30 @@ def test_lines_that_cannot_be_read_of_such_a_file(part: str, why: str, tmp_path:
     file.write_text("every gate is open\n" * 1000)
     with pytest.raises(IngestError, match=why):
         read([f"{file}#{part}"], limits=LARGE)
+
+
+@table(
+    "content, text",
+    [
+        (b"\xef\xbb\xbf" + "zwölf\r\n".encode() * 900, "zwölf\nzwölf\n"),
+        (
+            "zwölf\n".encode() * 400 + b"zw\xff\xfelf\n" * 2 + "zwölf\n".encode() * 400,
+            "zw\\xff\\xfelf\n" * 2,
+        ),
+        ("Größe: zwölf Stück, für Müller in Köln\n".encode("cp1252") * 200, None),
+    ],
+)
+def test_lines_are_decoded_as_their_file(content: bytes, text: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_bytes(content)
+    (part,) = read([f"{file}#401-402" if text else f"{file}#101-102"], limits=LARGE).documents
+    (small,) = read([f"{file}#401-402" if text else f"{file}#101-102"]).documents
+    assert part.text == small.text
+    assert text is None or part.text.replace("\r", "") == text
+
+
+def test_lines_of_large_utf_16_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_bytes("every gate is open\r\n".encode("utf-16") * 200)
+    with pytest.raises(IngestError, match=r"is UTF-16.*, whose lines cannot be read alone"):
+        read([f"{file}#2-3"], limits=LARGE)

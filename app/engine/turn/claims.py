@@ -181,7 +181,7 @@ class _Said:
         self._values: set[_Value] = {part for date in self._dates for part in date if part}
         self._units: dict[_Value, set[str]] = {each: {""} for each in self._values}
         for number in _numbers(plain):
-            parts = number.written.split()  # perhaps several numbers in a row
+            parts = _in_a_row(number.written)
             for value in (*number.values, *(map(float, parts) if len(parts) > 1 else ())):
                 self._values.add(value)
                 self._units.setdefault(value, set()).add(number.unit)
@@ -233,6 +233,17 @@ class _Said:
             for word in self._words
             for shorter, longer in (sorted((name, word), key=len),)
         )
+
+
+def _in_a_row(written: str) -> list[str]:
+    """The parts of what may be several numbers in a row: those with blanks between them, and those
+    of a CSV file, as in `7200,7400`."""
+    if "," not in written:
+        return written.split()
+    parts = written.split(",")
+    is_grouped = len(parts[0]) < 4 and all(len(each) == 3 for each in parts[1:])
+    is_row = not is_grouped and all(each.isdigit() and len(each) > 2 for each in parts)
+    return parts if is_row else []
 
 
 def _cut_dates(text: str) -> tuple[list[frozenset[_Date]], str]:
