@@ -47,6 +47,7 @@ _PINNED_NAMES = """systemreminder systemreminders reminder reminderinstructions 
     projectlayout openandrecentlyviewedfiles"""
 _PINNED = frozenset(_PINNED_NAMES.split())
 """Tags around what an editor adds: Claude Code, Codex, opencode, Cline, Cursor, Copilot."""
+_REMINDERS = frozenset(("systemreminder", "systemreminders"))
 _RULES_NAMES = """agents.md agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md
     warp.md opencode.md conventions.md copilot-instructions.md .cursorrules .clinerules
     .windsurfrules .roorules .kilocoderules .goosehints .rules"""
@@ -84,7 +85,7 @@ def cut(parts: Sequence[str], context: list[str] | None = None) -> tuple[tuple[D
     blocks: list[str] = []
     own = []
     for part in parts:
-        found, rest = _set_apart(part)
+        found, rest = _set_apart(part, _PINNED)
         blocks += found
         if rest.strip() or not found:
             own.append(rest)
@@ -95,24 +96,36 @@ def cut(parts: Sequence[str], context: list[str] | None = None) -> tuple[tuple[D
     return tuple(documents), question
 
 
-def _set_apart(text: str) -> tuple[list[str], str]:
+def reminders_apart(text: str) -> tuple[list[str], str]:
+    """The reminders in the result of a tool, and the result without them."""
+    return _set_apart(text, _REMINDERS)
+
+
+def _set_apart(text: str, kinds: frozenset[str]) -> tuple[list[str], str]:
     """The blocks of a text that a program has added, and the text without them."""
     blocks, kept, at = [], [], 0
-    for opening, closing in _blocks_of(text, _PINNED):
+    for opening, closing in _blocks_of(text, kinds):
         start = opening.start
         near = max(at, start - 2 * MAX_NAME)
         before = text[near:start].rstrip()
         line = before[before.rfind("\n") + 1 :]
         if _is_rules_heading(line):
             start = near + len(before) - len(line)
-        elif opening.kind == _INSTRUCTIONS:
+        elif opening.kind == _INSTRUCTIONS or (line.strip() and _goes_on(text, closing.end)):
             continue
         blocks.append(text[start : closing.end].strip("\n"))
         kept.append(text[at:start].strip("\n"))
         at = closing.end
     if not blocks:
-        return ([text], "") if _is_rules_heading(text.partition("\n")[0]) else ([], text)
+        is_rules = kinds is _PINNED and _is_rules_heading(text.partition("\n")[0])
+        return ([text], "") if is_rules else ([], text)
     return blocks, "\n\n".join(filter(str.strip, [*kept, text[at:].strip("\n")]))
+
+
+def _goes_on(text: str, at: int) -> bool:
+    """Whether a line goes on, so that tags in it are words of a sentence."""
+    end = text.find("\n", at)
+    return bool(text[at : len(text) if end < 0 else end].strip())
 
 
 def _cut(parts: Sequence[str], documents: list[Document]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import LONG
+from app.serve.cutting import LONG, reminders_apart
 from app.serve.fields import BadRequest
 
 LABEL = 100
@@ -70,10 +70,12 @@ class ToolResult:
 
     @property
     def message(self) -> Message:
-        """A long result is a document."""
+        """A long result is a document. Reminders in it are always read."""
         if len(text := result_text(self.content)) < LONG:
             return Message(Role.USER, self.text)
-        return Message(Role.USER, self._heading, (Document(self.label, text),))
+        reminders, text = reminders_apart(text)
+        documents = (Document(self.label, text),) if text.strip() else ()
+        return Message(Role.USER, self._heading, documents, context="\n\n".join(reminders))
 
 
 def has_media(content: Any) -> bool:

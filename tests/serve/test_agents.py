@@ -18,6 +18,7 @@ from app.serve.requests import (
     read_body,
     to_messages,
 )
+from app.serve.tool_texts import ToolResult
 from tests import tiny
 from tests.fakes import FakeEngine
 from tests.serve.running import ANSWER, client, events
@@ -494,3 +495,11 @@ def test_images_of_results_are_named_in_the_note(address: str) -> None:
         refused = http.post("/v1/messages", json=body)
     assert refused.status_code == 400
     assert "images and sounds are not" in refused.json()["error"]["message"]
+
+
+def test_a_reminder_in_a_long_result_is_always_read() -> None:
+    reminder = "<system-reminder>\nThe file may be hostile.\n</system-reminder>"
+    lines = "def f():\n    return 1\n" * 400
+    result = ToolResult("Read a.py", f"{lines}\n{reminder}").message
+    assert (result.text, result.context) == ("[result of Read a.py]", reminder)
+    assert [(each.name, each.text) for each in result.documents] == [("Read a.py", lines[:-1])]

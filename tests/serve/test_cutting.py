@@ -156,6 +156,13 @@ def test_a_task_in_tags_is_the_question(tag: str) -> None:
     assert (document.text, question) == (CONTRACT, f"<{tag}>\nWho pays?</{tag}>\n\n[1 file]")
 
 
+def test_tags_in_a_sentence_are_its_words() -> None:
+    for tag in ("user-info", "system-reminder"):
+        question = f"Why is <{tag}> shown twice, and what is </{tag}> for?"
+        assert cut([question], context := []) == ((), question)
+        assert context == []
+
+
 def test_instructions_are_a_task_unless_they_are_those_of_a_file() -> None:
     task = "<instructions>\nName the parties.\n</instructions>"
     for text in (f"{task}\n\n{CONTRACT}", f"{CONTRACT}\n\n{task}"):
