@@ -88,6 +88,8 @@ GEZAHLT = "Die Kaution von 24.000 EUR wird am 12. Januar 2026 zurückgezahlt."
         ("The parking fee was 7,200.", "Parking,7200,7400", True),
         ("The load is 200.", "beta,9090,200", True),
         ("It costs 24 euros.", "Es kostet 24,5 Euro.", False),
+        ("It was seen on 5 March 2026.", "2026-03-05T10:05:00Z seen", True),
+        ("It opens at 9:00.", "It opens at 09:00.", True),
         ("It is 3 m long.", "Its length is 3 metres.", True),
         ("The License Of The Covered Software", "this license covers it", True),  # a title
     ],

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from app.util.words import NO_SPACES, WORD
 
+MAX_KEPT = 2_000
+"""Number of passages whose numbers, dates and names are kept: each sentence asks for them."""
 MAX_CAPITALISED = 0.5
 """Above this share of capitalised words a sentence is a title, whose capitals tell nothing."""
 MIN_PREFIX = 4
@@ -90,7 +93,7 @@ _DATES = tuple(
         rf"\b{_DAY}(?:st|nd|rd|th|\.)? (?:of )?{_MONTH}\b\.?(?:,? {_YEAR})?",
         rf"\b{_MONTH}\b\.? {_DAY}(?:st|nd|rd|th)?\b(?:,? {_YEAR})?",
         rf"\b{_MONTH}\b\.?,? {_YEAR}",
-        rf"(?<![\w.])(?P<y>\d{{4}})[-/.]{_MONTH_NUMBER}[-/.]{_DAY}(?![\w-])",
+        rf"(?<![\w.])(?P<y>\d{{4}})[-/.]{_MONTH_NUMBER}[-/.]{_DAY}(?:(?=T\d)|(?![\w-]))",
         rf"(?<![\w.]){_DAY}\. ?{_MONTH_NUMBER}\. ?{_SHORT_YEAR}",
         rf"(?<![\w.]){_DAY}[-/]{_MONTH_NUMBER}[-/]{_SHORT_YEAR}",
         rf"(?<![\w.]){_MONTH_NUMBER}/{_DAY}/{_SHORT_YEAR}",
@@ -151,7 +154,7 @@ class Claims:
     def are_in(self, passage: str, question: str = "") -> bool:
         """Whether a passage has all of them. So it has a name that the `question` has, unless the
         passage names someone else."""
-        said = _Said(passage)
+        said = _said(passage)
         if not all(map(said.has_number, self.numbers)):
             return False
         if not all(any(map(said.has_date, readings)) for readings in self.dates):
@@ -233,6 +236,11 @@ class _Said:
             for word in self._words
             for shorter, longer in (sorted((name, word), key=len),)
         )
+
+
+@lru_cache(MAX_KEPT)
+def _said(passage: str) -> _Said:
+    return _Said(passage)
 
 
 def _in_a_row(written: str) -> list[str]:
@@ -318,7 +326,9 @@ def _values(number: str, german: bool | None) -> set[_Value]:
     if not marks:
         return {float(bare)}
     whole, mark, last = bare.rpartition(marks[-1])
-    if mark == ":" or (marks.count(mark) > 1 and len({*marks}) > 1) or not _groups(whole, marks):
+    if mark == ":":
+        return {bare.removeprefix("0")}
+    if (marks.count(mark) > 1 and len({*marks}) > 1) or not _groups(whole, marks):
         return {bare}
     digits = re.sub("[.,]", "", whole)
     decimal, thousands = float(f"{digits}.{last}"), float(digits + last)
