@@ -32,6 +32,7 @@ from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, reason_from_plain
 from app.sandbox.process import TextProcess
+from app.util.model_config import text_part
 
 Connect = Callable[[Load, Stopped], Shards]
 """Makes all machines of a command load their shards, each in a process of its own. Raises LoadError
@@ -130,7 +131,7 @@ def _load_sharded(
     skeleton, config = load_lazily(path, with_head=False)
     tokenizer = load_tokenizer_of(path, config, texts, stopped)
     described = shards.described
-    text = config.get("text_config") or config
+    text = text_part(config)
     kv = f"/{command.kv_bits}" if command.kv_bits else ""
     size, transient = StepSize(step, backend=backend), Transient(**described["transient"])
     size.expect(0.0, transient.head_dim)

@@ -631,8 +631,8 @@ class _Reader:
         return next(filter(None, said), "")
 
     def _sections_of_notes(self) -> Iterator[Element]:
-        """Yield the properties of all sections if any says how its notes are numbered: they stand
-        at the ends of sections."""
+        """Yield the properties of all sections if any says how its notes are numbered. Word puts
+        them at the end of each section."""
         noted = any(self._notes[kind] for kind in _NOTES)
         source = self._archive.read(self._main) if noted else b""
         if b"footnotePr" in source or b"endnotePr" in source:

@@ -273,6 +273,6 @@ class FoundDocuments:
 
 
 def encode(text: str, errors: str = "strict") -> bytes:
-    """The content of a document with this text. A byte order mark that begins the text is not that
-    of the content."""
+    """The bytes of a document with this text. If the text itself begins with U+FEFF, a byte order
+    mark is put before it, because reading removes one."""
     return text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8", errors)

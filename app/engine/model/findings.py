@@ -172,9 +172,9 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
 
 
 def _layers_without_rotation(model: Any, caches: Any) -> int:
-    """Number of layers that have rotary embeddings, if a step calls MLX's for none of them: a
-    kernel of their own rotates then, which no patch reaches. Some architectures rotate in a part
-    of these layers only."""
+    """Number of layers with rotary embeddings, if a step calls MLX's function for none of them:
+    then a kernel of their own rotates, which no patch reaches. One call is enough, because some
+    architectures use these embeddings in some layers only."""
     calls: list[None] = []
     with mlx_patches.counted_rotations(lambda: calls.append(None)):
         forward(model, make_stock_cache(caches), np.zeros(1, np.int32))

@@ -57,7 +57,7 @@ from app.protocol.reasons import FailureKind, Reason
 from app.sandbox.process import TextError, TextProcess
 from app.sandbox.shapes import missing_values
 from app.util.formatting import one_line
-from app.util.model_config import for_mlx_lm, short_factors_below
+from app.util.model_config import for_mlx_lm, short_factors_below, text_part
 from app.util.regular_files import open_file, read_file
 from app.util.weight_files import weight_files
 
@@ -277,7 +277,7 @@ def load_one(
             findings = replace(findings, probed=True, dense_only=dense_only)
         if findings != known:
             record.write(plain_findings(findings))
-        text, element = config.get("text_config") or config, compute_dtype(model).size
+        text, element = text_part(config), compute_dtype(model).size
         transient = replace(
             Transient.of(text, element, kv_bits is not None, findings.has_sinks, size.backend),
             packed_attention=quantisation is None or quantisation.packed,
@@ -489,7 +489,7 @@ def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) 
 
 def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> ModelInfo:
     arrays = weight_arrays(model)
-    text = config.get("text_config") or config
+    text = text_part(config)
     return ModelInfo(
         name=name,
         architecture=str(config.get("model_type", "unknown")),
