@@ -4,9 +4,11 @@ full, and notices. The screen, the commands, the server and exports take all sen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from string import Formatter
 from typing import Any, NamedTuple
 
+from app.chat.turn_progress import TurnProgress
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -35,11 +37,11 @@ from app.protocol.reasons import (
     ReasonCode,
     failure_from_plain,
 )
-from app.protocol.stats import Phase, Reading, Statistics
+from app.protocol.stats import DocumentsRead, Phase, Reading, Statistics
 from app.util import formatting
 
-MIN_REUSED_FRACTION = 0.005
-"""A smaller share of the prompt, such as the chat template, is not mentioned."""
+MAX_NAME = 40
+"""Longer names of documents are shortened in sentences."""
 MIN_PHASE_SECONDS = 0.05
 """Shorter phases are shown without their time."""
 PHASES = "Phases"
@@ -76,21 +78,65 @@ COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "token
 
 
 def reading_line(statistics: Statistics) -> str:
-    """How much was read and how soon the first word came: `Read 4% in 3.2 s`, or `Read 4% (1% new)
-    in 0.8 s` if the rest came from the cache."""
+    """How much was read and how soon the first word came: `Read 4% of lease.docx (500 of 12,500
+    tokens, 120 new) in 3.2 s`."""
+    return reading_lines(statistics)[0]
+
+
+def reading_lines(statistics: Statistics) -> list[str]:
+    """`reading_line`, and shorter forms of it."""
     if statistics.ttft <= 0:
-        return "Stopped before the first word"
-    amount = read_amount(statistics)
-    if statistics.reused_tokens >= MIN_REUSED_FRACTION * statistics.prompt_tokens:
-        new = max(0, statistics.read_tokens - statistics.reused_tokens) / statistics.prompt_tokens
-        amount += f" ({formatting.percent(new)} new)" if new else " (nothing new)"
-    return f"Read {amount} in {formatting.seconds(statistics.ttft)}"
+        return ["Stopped before the first word"]
+    amount, after = read_amount(statistics), f" in {formatting.seconds(statistics.ttft)}"
+    if (found := statistics.documents) is None:
+        return [f"Read {amount}{after}"]
+    forms = [amount, formatting.percent(found.fraction)]
+    for number in (formatting.short_count, formatting.count):
+        new = f", {number(found.new) if found.new else 'nothing'} new"
+        some = new if found.new < found.read else ""
+        forms.insert(0, f"{amount} ({counts(found, number)}{some})")
+    return [f"Read {each}{after}" for each in forms]
 
 
 def read_amount(statistics: Statistics) -> str:
-    """`4%` or `everything`: the fraction of the prompt that this turn or earlier ones read."""
-    fraction = formatting.percent(statistics.read_fraction)
-    return "everything" if statistics.read_everything else fraction
+    """How much of the documents, or without documents of the conversation, this turn or earlier
+    ones read: `4% of lease.docx`, `all of 3 documents`, `everything`."""
+    if statistics.documents is not None:
+        return share_of(statistics.documents)
+    if statistics.read_everything:
+        return "everything"
+    return f"{formatting.percent(statistics.prompt_fraction)} of the conversation"
+
+
+def share_of(documents: DocumentsRead) -> str:
+    share = "all" if documents.read >= documents.tokens else formatting.percent(documents.fraction)
+    return f"{share} of {_whole(documents)}"
+
+
+def _whole(documents: DocumentsRead) -> str:
+    """`policy.pdf`, `1,337 files in django/` or `3 documents`."""
+    if documents.files == 1:
+        return formatting.shortened(documents.name, MAX_NAME)
+    if not documents.name:
+        return formatting.plural(documents.files, "document")
+    return f"{formatting.plural(documents.files, 'file')} in {documents.name}"
+
+
+def counts(documents: DocumentsRead, number: Callable[[int], str] = formatting.count) -> str:
+    """`2,192 of about 126,000 tokens`."""
+    tokens, about = documents.tokens, ""
+    if documents.chosen < tokens:  # an estimate
+        tokens, about = round(tokens, 3 - len(str(tokens))), "about "
+    read = "" if documents.read >= documents.tokens else f"{number(documents.read)} of {about}"
+    return f"{read}{number(tokens)} token{'' if tokens == 1 else 's'}"
+
+
+def chosen(documents: DocumentsRead, tokens: int, files: int) -> str:
+    """What was chosen for a question, because not all fits in the context."""
+    what = counts(replace(documents, read=tokens))
+    if documents.files == 1:
+        return f"{documents.name} is longer than the context: {what} were chosen"
+    return f"{files:,} of {documents.files:,} files fit this question ({what})"
 
 
 def unsure_note(statistics: Statistics | None) -> str:
@@ -100,23 +146,30 @@ def unsure_note(statistics: Statistics | None) -> str:
     return f"The model was unsure after reading {read_amount(statistics)}"
 
 
-def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:
-    """What a turn is doing. `share` is the fraction of the prompt that is read, if known."""
+def activity(phase: Phase | None, state: TurnProgress) -> str:
+    """What a turn is doing."""
     if phase is None:
         return "Getting ready"
-    if phase is not Phase.PREFILL:
-        return ACTIVITIES[phase]
-    if reading is Reading.DENSE:
-        return "Reading everything"
-    return "Reading" if share is None else f"Reading {formatting.percent(share)} of the text"
+    return f"Reading {share_read(state)}".rstrip() if phase is Phase.PREFILL else ACTIVITIES[phase]
+
+
+def share_read(state: TurnProgress) -> str:
+    """`2% of policy.pdf`: how much a turn reads; empty until it is known."""
+    if state.documents is not None:
+        return share_of(state.documents)
+    if state.reading is Reading.DENSE:
+        return "everything"
+    if (selected := state.selected) is None:
+        return ""
+    share = formatting.percent(selected.selected_tokens / max(selected.prompt_tokens, 1))
+    return f"{share} of the conversation"
 
 
 def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str, str]]:
     """All other facts about a turn, each a label and a text. `read_on` is the number of passages
     that were read while the answer was written."""
     sparse = statistics.reading is Reading.SPARSE
-    read = f"{statistics.read_tokens:,} of {statistics.prompt_tokens:,} tokens"
-    rows = [("Read", f"{read}, {'sparse' if sparse else 'in full'}")]
+    rows = [("Read", f"{_read(statistics)}, {'sparse' if sparse else 'in full'}")]
     if statistics.reused_tokens:
         rows.append(reused(statistics.reused_tokens))
     if statistics.recalled_tokens:
@@ -134,6 +187,16 @@ def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str,
     why = reasons(statistics.reasons)
     rows.append(("Why", why if statistics.fallback is None else reason(statistics.fallback)))
     return [(label, text) for label, text in rows if text or label == PHASES]
+
+
+def _read(statistics: Statistics) -> str:
+    """`2,192 of about 126,000 tokens (32,215 were chosen for this question)`."""
+    documents = statistics.documents
+    if documents is None:
+        return f"{statistics.read_tokens:,} of {statistics.prompt_tokens:,} tokens"
+    if documents.chosen == documents.tokens:
+        return counts(documents)
+    return f"{counts(documents)} ({documents.chosen:,} were chosen for this question)"
 
 
 def reused(tokens: int) -> tuple[str, str]:

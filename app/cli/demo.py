@@ -91,13 +91,17 @@ def _answer(
 
 def _side_by_side(sparse: Statistics, full: Statistics) -> str:
     rows = [
-        ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
-        ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
+        ("tokens read", f"{_read(sparse):,}", f"{_read(full):,}"),
+        ("of the document", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
         ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
     ]
     table = TextTable(["", "sparse", "full"], rows).plain()
     return f"\n{table}\n\n{_comparison(sparse, full)}\n"
+
+
+def _read(statistics: Statistics) -> int:
+    return 0 if statistics.documents is None else statistics.documents.read
 
 
 def _comparison(sparse: Statistics, full: Statistics) -> str:

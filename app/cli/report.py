@@ -133,19 +133,16 @@ class Report:
         listed = "".join(f"\n  {name}" for name in shown)
         if others := len(names) - len(shown):
             listed += f"\n  and {others:,} more (-v lists them)"
-        if event.total_files == 1:
-            tokens = sum(part.tokens for part in event.parts)
-            self._note(f"{tokens:,} tokens of the document fit this question:{listed}")
-        else:
-            self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
+        tokens = sum(part.tokens for part in event.parts)
+        line = wording.chosen(event.documents, tokens, len(names))
+        self._note(f"{line}." if event.documents.files == 1 else f"{line}:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if event.phase is Phase.DECODE:
             return
-        reading = self._turn.progress.reading
         unit = wording.COUNTED.get(event.phase) if event.total else None
         parts = [
-            wording.activity(event.phase, reading),
+            wording.activity(event.phase, self._turn.progress),
             f"{progress(event.done, event.total)} {unit}" if unit else "",
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",

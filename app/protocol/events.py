@@ -12,7 +12,7 @@ from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.options import GREEDY, ModelSampling
 from app.protocol.prompt import RetrievedPart, Segment, Span, SpanReason, SpanText
 from app.protocol.reasons import Failure, FailureKind, Reason
-from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, Reading, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class RankedFile:
 class Retrieved:
     """The documents of the conversation do not all fit in the context, so `parts` of them were put
     before this question, in the order of the files. Parts of earlier questions stay where they are
-    if they fit. `ranked` are the best files that were not chosen, of `total_files` in all. `room`
-    is the number of tokens that were available."""
+    if they fit. `ranked` are the best files that were not chosen, of all `documents`. `room` is
+    the number of tokens that were available."""
 
     turn: int
     parts: tuple[RetrievedPart, ...]
     ranked: tuple[RankedFile, ...]
-    total_files: int
+    documents: DocumentsRead
     room: int
 
 
@@ -102,6 +102,8 @@ class Planned:
     guard: Reason | None = None
     ttft: float | None = None
     ttft_alternative: float | None = None
+    documents: DocumentsRead | None = None
+    """With nothing read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Selected:
     texts: tuple[SpanText, ...]
     auto_keep: float | None = None
     """Keep ratio that AUTO_KEEP would choose without other limits."""
+    documents: DocumentsRead | None = None
 
     @property
     def read_on(self) -> tuple[Span, ...]:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.chat import wording
@@ -501,6 +501,8 @@ class ServedAnswer:
             }
         if (stats := progress.statistics) is not None:
             found |= {
+                "read": wording.read_amount(stats),
+                "documents": None if stats.documents is None else asdict(stats.documents),
                 "read_tokens": max(0, stats.read_tokens - stats.reused_tokens),
                 "recalled_tokens": stats.recalled_tokens,
                 "time_to_first_token": round(stats.ttft, 3),
@@ -510,7 +512,7 @@ class ServedAnswer:
                 {"name": part.document.name, "line": part.document.line, "tokens": part.tokens}
                 for part in retrieved.parts
             ]
-            found |= {"files": files, "total_files": retrieved.total_files}
+            found |= {"files": files, "total_files": retrieved.documents.files}
         if (citations := self.turn.citations) is not None:
             found["sentences_without_passage"] = citations.uncited
         return found | ({"note": self.note} if self.note else {})

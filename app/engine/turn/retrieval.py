@@ -30,6 +30,7 @@ from app.protocol.prompt import (
     RetrievedPart,
     Role,
 )
+from app.protocol.stats import DocumentsRead
 from app.sandbox.process import Check
 
 SAMPLES, SAMPLE_LENGTH = 48, 2000
@@ -59,7 +60,6 @@ class RetrievedPrompt:
     messages: tuple[Message, ...]
     parts: tuple[RetrievedPart, ...] | None = None
     ranked: tuple[RankedFile, ...] = ()
-    total_files: int = 0
     room: int = 0
 
 
@@ -92,26 +92,28 @@ class Retriever:
         total)` reports the files indexed, then the candidates compared with the question. Raises
         PromptError, and what `check` and `on_files` raise."""
         asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
+        documents = [document for i in asked for document in messages[i].documents]
         if not self._context or not asked or messages[asked[-1]].plain:
             return RetrievedPrompt(self._build(messages), messages)
         room = min(answer_tokens, max(self._context // 8, 1))
-        if all(messages[i].retrieved is None for i in asked):
-            documents = [document for i in asked for document in messages[i].documents]
-            if not documents or self.estimate(documents) <= FAR_TOO_LONG * self._context:
-                prompt = self._build(messages)
-                if not documents or len(prompt.ids) + room <= self._context:
-                    return RetrievedPrompt(prompt, messages)
+        if all(messages[i].retrieved is None for i in asked) and (
+            not documents or self.estimate(documents) <= FAR_TOO_LONG * self._context
+        ):
+            prompt = self._build(messages)
+            if not documents or len(prompt.ids) + room <= self._context:
+                return RetrievedPrompt(prompt, messages)
         bare = tuple(replace(each, retrieved=()) for each in messages)
         without = self._build(bare)
         left = self._context - room - len(without.ids)
         if left <= 0:  # too long even without documents; the turn will report it
             return RetrievedPrompt(without, bare)
+        every = tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
         kept, used = self._keep_earlier(messages, asked, left)
         last = messages[asked[-1]]
         if last.retrieved is not None:
             kept[asked[-1]] = last.retrieved
-            return self._retrieval(_with(bare, kept))
-        return self._choose(messages, bare, kept, asked, files, left, used, on_files)
+            return self._retrieval(_with(bare, kept), every)
+        return self._choose(messages, bare, every, kept, asked, files, left, used, on_files)
 
     def is_far_too_long(self, documents: Sequence[Document]) -> bool:
         """Whether documents exceed the context so far that they should not be tokenised, which
@@ -167,6 +169,7 @@ class Retriever:
         self,
         messages: tuple[Message, ...],
         bare: tuple[Message, ...],
+        every: tuple[Document, ...],
         kept: dict[int, tuple[Document, ...]],
         asked: Sequence[int],
         files: FileChoice,
@@ -174,14 +177,6 @@ class Retriever:
         used: int,
         on_files: Callable[[int, int], None],
     ) -> RetrievedPrompt:
-        every = tuple(
-            dict.fromkeys(
-                document
-                for index in asked
-                for document in messages[index].documents
-                if not document.name.endswith("/")
-            )
-        )
         index = index_of(every, lambda done: on_files(done, len(every)))
         on_files(len(every), len(every))
         texts = [messages[i].text for i in asked]
@@ -196,13 +191,18 @@ class Retriever:
         parts = self._fill(wanted, ranked, room, int((1 - MIN_SHARE / 2) * (left - used)))
         kept[asked[-1]] = tuple(part.document for part in parts)
         chosen = {part.document.name for part in parts}
-        fitted = self._retrieval(_with(bare, kept))
-        return replace(
-            fitted, parts=parts, ranked=_others(ranked, chosen), total_files=len(every), room=room
-        )
+        fitted = self._retrieval(_with(bare, kept), every)
+        return replace(fitted, parts=parts, ranked=_others(ranked, chosen), room=room)
 
-    def _retrieval(self, messages: tuple[Message, ...]) -> RetrievedPrompt:
-        return RetrievedPrompt(self._build(messages), messages)
+    def _retrieval(
+        self, messages: tuple[Message, ...], every: Sequence[Document]
+    ) -> RetrievedPrompt:
+        """The prompt with the chosen parts of `every` document."""
+        prompt = self._build(messages)
+        chosen = 0 if prompt.documents is None else prompt.documents.chosen
+        tokens = max(self.estimate(every), chosen)
+        whole = DocumentsRead.of((each.name for each in every), tokens, chosen)
+        return RetrievedPrompt(replace(prompt, documents=whole), messages)
 
     @staticmethod
     def _wanted(

@@ -254,11 +254,9 @@ class Turn:
             self._pair.reported_rules.add(rule)
             reason = Reason(ReasonCode.TEMPLATE_RULE, {"rule": str(rule)})
             self._emit(EngineWarning(reason, ask.conversation))
-        if found.parts is not None:
-            event = Retrieved(
-                self._clock.turn, found.parts, found.ranked, found.total_files, found.room
-            )
-            self._emit(event)
+        if found.parts is not None and (whole := found.prompt.documents) is not None:
+            turn = self._clock.turn
+            self._emit(Retrieved(turn, found.parts, found.ranked, whole, found.room))
         return found.prompt
 
     def _mid_answer_recall(
@@ -405,6 +403,9 @@ class Turn:
                 guard=plan.guard,
                 ttft=self._since_sent(expected.for_reading(chosen_reading)),
                 ttft_alternative=self._since_sent(expected.for_reading(other)),
+                documents=prompt.documents_read(
+                    np.arange(total if plan.reading is Reading.DENSE else 0)
+                ),
             )
         )
         return plan
@@ -546,4 +547,7 @@ class Turn:
             accepted_tokens=self._decoder.accepted,
             verified_steps=self._decoder.verified_steps,
             plain_rate=self._pair.target.gate.plain_rate,
+            documents=self._prompt.documents_read(
+                np.flatnonzero(self._cache.target.cached), self._reader.reused
+            ),
         )

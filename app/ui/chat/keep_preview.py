@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from app.chat import wording
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
 from app.protocol.citations import Citation
@@ -23,7 +24,6 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.panel import would_read
 from app.ui.transcript.transcript import Transcript
-from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ui.spans.passages import ReadDocument
@@ -170,9 +170,6 @@ def _reading_status(progress: TurnProgress) -> str:
     """What a turn does with the documents; empty once it has ended."""
     if progress.finished:
         return ""
-    if progress.reading is Reading.DENSE:
-        return "reading everything"
-    if progress.selected is None:
+    if progress.selected is None and progress.reading is not Reading.DENSE:
         return "still choosing what to read"
-    read, total = progress.selected.selected_tokens, progress.selected.prompt_tokens
-    return f"reading {formatting.percent(read / max(total, 1))}"
+    return f"reading {wording.share_read(progress)}"

@@ -70,11 +70,20 @@ def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[st
     if state.statistics is None or not state.statistics.ttft:
         when = "" if state.has_text else " before the first word"
         return Content.assemble(mark, (f"■ stopped{when}", DIM), (after, DIM))
-    line = Content.assemble(mark, (wording.reading_line(state.statistics), "bold"))
-    keys = list(hints)
-    while keys and line.cell_length + 2 + len(" · ".join(keys)) > view.width:
-        del keys[0]
-    return spread(line, Content.styled(" · ".join(keys), DIM), view.width) if keys else line
+    some = [" · ".join(hints[at:]) for at in range(len(hints))]
+    lines = [Content(each) for each in wording.reading_lines(state.statistics)]
+    tries = [(line, keys) for line in lines for keys in some] + [(line, "") for line in lines]
+    room = view.width - len(mark[0])
+    said, keys = next(
+        (
+            (line, keys)
+            for line, keys in tries
+            if line.cell_length + (2 + len(keys) if keys else 0) <= room
+        ),
+        tries[-1],
+    )
+    line = Content.assemble(mark, said.stylize("bold"))
+    return spread(line, Content.styled(keys, DIM), view.width) if keys else line
 
 
 def _activity(state: TurnProgress, view: Viewport) -> Content:
@@ -103,15 +112,7 @@ def _doing(state: TurnProgress) -> str:
     phase = state.latest_phase
     if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
         phase = Phase.DECODE
-    return wording.activity(phase, state.reading, _share(state))
-
-
-def _share(state: TurnProgress) -> float | None:
-    """The fraction of the prompt that is read, once it is known."""
-    if state.reading is Reading.DENSE:
-        return 1.0
-    selected = state.selected
-    return None if selected is None else selected.selected_tokens / selected.prompt_tokens
+    return wording.activity(phase, state)
 
 
 def _amount(state: TurnProgress) -> str:
@@ -121,10 +122,10 @@ def _amount(state: TurnProgress) -> str:
         progress = state.phases[phase]
         done = formatting.progress(progress.done, progress.total)
         return f" · {done} {wording.COUNTED[phase]}" if progress.total else ""
-    share = _share(state)
-    if phase is not Phase.DECODE or share is None:
+    share = wording.share_read(state)
+    if phase is not Phase.DECODE or not share:
         return ""
-    read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
+    read = f" · {share} read"
     later = 0 if state.selected is None else len(state.selected.read_on)
     return f"{read} and {formatting.plural(later, 'more passage')}" if later else read
 
@@ -160,13 +161,16 @@ def _strips(state: TurnProgress, view: Viewport) -> list[Content]:
 
 def would_read(selected: Selected) -> str:
     """The effect of a keep on the turn that it is tried on."""
-    read, total = map(formatting.count, (selected.selected_tokens, selected.prompt_tokens))
+    if selected.documents is None:
+        read = f"{selected.selected_tokens:,} of {selected.prompt_tokens:,} tokens"
+    else:
+        read = f"{wording.share_of(selected.documents)} ({wording.counts(selected.documents)})"
     auto = (
         ""
         if selected.auto_keep is None
         else f"; auto selects {formatting.percent(selected.auto_keep)}"
     )
-    return f"would read {read} of {total} tokens{auto}"
+    return f"would read {read}{auto}"
 
 
 def _heat(state: TurnProgress, view: Viewport) -> Content:
@@ -212,7 +216,8 @@ def _spans(state: TurnProgress, view: Viewport) -> Content:
     tried = shown is state.preview or state.would_select is not None
     label = f"keep {formatting.percent(shown.keep_ratio)}" if tried else "selected"
     everything = shown.selected_tokens >= shown.prompt_tokens
-    amount = "everything" if everything else formatting.plural(len(shown.spans), "passage")
+    passages = shown.spans if shown.documents is None else shown.texts
+    amount = "everything" if everything else formatting.plural(len(passages), "passage")
     return _row(marks, f"{label} · {amount}")
 
 

@@ -93,7 +93,7 @@ async def trouble(stage: Stage) -> None:
         await stage.take("falling-back")
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("▸ Read everything")
+        await stage.shown("▸ Read all of")
         await stage.take("fell-back")
         stage.engine.story = story(fails_in=Phase.PREFILL)
         await stage.ask("For how long?")
