@@ -113,8 +113,19 @@ class KeepPreview:
             self._preview(self._slider.keep)
 
     def _preview(self, keep: float) -> None:
-        self._begin(self._chosen or self._open_chats.shown.conversation.last)
+        turn = self._chosen or self._open_chats.shown.conversation.last
+        self._begin(turn)
         self.move(keep)
+        if self._turn is None and turn is not None:
+            self._show_last(turn.progress)
+
+    def _show_last(self, progress: TurnProgress) -> None:
+        """What was read for an answer whose scores the engine no longer has."""
+        if progress.statistics is None:
+            return
+        if progress.reading is Reading.SPARSE:
+            self._slider.settle(progress.keep)
+        self._slider.effect = f"read {wording.read_amount(progress.statistics)} for this answer"
 
     def on_selected(self, selected: Selected) -> None:
         """A selection for a finished turn. After `end` it is ignored."""
