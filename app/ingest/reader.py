@@ -356,9 +356,10 @@ def _shown(name: str, kind: Kind, decoded: Decoded) -> Decoded:
         raise Rejected(SkipReason.EMPTY)
     missing = decoded.missing
     if invisible:
-        what = "are part of its code" if is_source else "are not read"
+        what = "part of its code" if is_source else "not read"
         count = formatting.plural(invisible, "invisible character")
-        detail = f"has {count} that may hide a text and {what}"
+        is_or_are = "is" if invisible == 1 else "are"
+        detail = f"has {count} that may hide a text and {is_or_are} {what}"
         missing = *missing, Rejected(SkipReason.INVISIBLE, detail, pages=invisible)
     return replace(decoded, text=text, missing=missing)
 

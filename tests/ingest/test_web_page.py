@@ -237,8 +237,10 @@ INSIDE = {
     "<ul style='visibility:hidden'><li>no<li style='visibility:visible'>A<ol><li>B</ul>": (
         "- A\n  1. B"
     ),
-    "<div style='visibility:hidden'><img alt=no><input value=no><input type=radio>"
-    "<select><option>no</select><math alttext=no></math><img alt=A style='visibility:visible'><ol><li>no": "[A]",
+    "<div style='visibility:hidden'><img alt=no><input value=no><input type=radio><ol><li>no</ol>"
+    "<select><option>no</select><math alttext=no></math><img alt=A style='visibility:visible'>": (
+        "[A]"
+    ),
     "<body style='visibility:hidden'>A": "A",
     "<td bgcolor=blue>A<td bgcolor=white><font color='#ffffff'>no</font>": "A",
     "<td bgcolor=black>A<font color='#000'>no</font>": "A",
