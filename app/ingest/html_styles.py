@@ -241,7 +241,7 @@ def effects(style: Mapping[str, str]) -> frozenset[str]:
 
 def paint(style: Mapping[str, str]) -> tuple[str, str]:
     """The colours of an element's letters and of its ground; empty if it has none of its own."""
-    if style.get("background-image", "none") != "none":
+    if style.get("background-image", "") not in _INHERITED:
         ground = "picture"
     else:
         ground = style.get("background-color") or style.get("background", "")

@@ -244,6 +244,8 @@ INSIDE = {
     "<body style='visibility:hidden'>A": "A",
     "<td bgcolor=blue>A<td bgcolor=white><font color='#ffffff'>no</font>": "A",
     "<td bgcolor=black>A<font color='#000'>no</font>": "A",
+    "<table background=''><tr><td>A<font color='#fff'>no</font></table>": "A",
+    "<table background=a.png><tr><td><font color='#fff'>A</font></table>": "A",
     "<style>.b{background:red}</style><td bgcolor=white><a class=b style='color:#fff'>A": "A",
 }
 
