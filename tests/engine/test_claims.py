@@ -162,6 +162,7 @@ SIGNS = [
     ("The result was -5.", "The result was 5 below zero.", True),
 ]
 FRACTIONS = [
+    ("It has half a dozen pages.", "It has 6 pages.", True),
     ("The ratio is 1/2.", "Ratio: 0.5", True),
     ("The ratio is 0.5.", "Ratio: 1/2", True),
     ("The rent is EUR 1,200 per month.", "The monthly rent is EUR 1.200,00.", True),
@@ -209,6 +210,7 @@ FRACTIONS = [
     ("One third of it is paid.", "One third party paid it.", False),
 ]
 LETTERS = [
+    ("At this point a fee is due.", "Now the fee is due.", True),
     ("Clause 5.a applies.", "Clause 5.b applies.", False),
     ("Clause 5 lit. a applies.", "Clause 5 lit. b applies.", False),
     ("Paragraph (a) applies.", "Paragraph (b) applies.", False),
@@ -288,6 +290,8 @@ MONTHS = [
     ("It is on 5 May 2026.", "It is on 05/2026.", False),
 ]
 FIRST_WORDS = [
+    ("Germany pays the fee.", "France pays the fee.", False),
+    ("Usually the fee is due.", "Normally the fee is due.", True),
     ("Peter Jones met her in it.", "Paul Jones met her in it.", False),
     ("Acme pays the fee.", "Globex pays the fee.", False),
     ("Acme pays the fee.", "It is the fee that Acme pays.", True),

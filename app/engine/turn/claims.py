@@ -68,7 +68,7 @@ _ARTICLES = frozenset(_ARTICLE_WORDS.split())
 """Words before nouns, which some texts write with a capital letter: `the Tenant`."""
 _OPENING = _ARTICLES | frozenset(_OPENING_WORDS.split())
 """Words that begin a sentence and are no names."""
-_NAMELESS = "ing ment ments tion tions ity ness ance ence ly ung heit keit schaft frist"
+_NAMELESS = "ing ment ments tion tions ity ness ly ung heit keit schaft frist"
 _NO_NAME = tuple(_NAMELESS.split())
 """Endings of words that are no names."""
 _TO = frozenset(["-", "–", "—", "to", "bis", "through", "until", "à", "au", "a"])
@@ -77,7 +77,8 @@ _DAY_MARKS = frozenset("-–/,:|")
 """What stands beside the short names of weekdays."""
 _LABEL = re.compile(
     r"(?:(?<![^\W_])\d{1,4}(?: ?\((?=[a-z]\))|\.?(?![ghklmstvwx])(?=[a-z](?![^\W_])))"
-    r"|\b(?:paragraph|point|clause|section|option|lit|litera|buchstabe)\.? \(?(?=[a-z](?![^\W_])))"
+    r"|\b(?:paragraph|point|clause|section|option) \((?=[a-z]\))"
+    r"|\b(?:lit\.?|litera|buchstabe) (?=[a-z](?![^\W_])))"
     r"(?P<letter>[a-z])",
     re.IGNORECASE,
 )

@@ -127,7 +127,7 @@ _FRACTION = re.compile(
     rf"|\b(?P<many>{_COUNT}|\d{{1,4}}) and a half\b|\b(?P<compound>{_COUNT}|ander)(?:th|ein)halb\b"
     rf"|\b(?:(?P<count>{_COUNT})[ -])?(?P<part>{'|'.join(_PARTS)}|hälfte)\b(?! part(?:y|ies)\b)"
     r"(?P<of> of\b| (?:the|its|their|de[rs])\b)?)"
-    r"(?: (?:an? )?(?P<factor>hundred|thousand|million(?:en)?|billion|milliarden?)\b)?",
+    r"(?: (?:an? )?(?P<factor>dozen|hundred|thousand|million(?:en)?|billion|milliarden?)\b)?",
     re.IGNORECASE,
 )
 _GERMAN = re.compile(
@@ -262,8 +262,9 @@ def _ordinal(match: re.Match[str], groups: dict[str, str]) -> Number | None:
         number = int(digits)
     else:
         word = groups.get("english") or groups.get("german") or "acht"
+        before = match.string[max(0, match.start() - 10) : match.start()]
         if (word == "dritt" and match[0][0].isupper()) or (
-            word == "second" and _PER_SECOND.search(match.string[: match.start()][-10:])
+            word == "second" and _PER_SECOND.search(before)
         ):
             return None
         number = _ORDINAL_WORDS[word] + (_NUMBER_WORDS[groups["tens"]] if "tens" in groups else 0)
