@@ -162,6 +162,7 @@ SIGNS = [
     ("The result was -5.", "The result was 5 below zero.", True),
 ]
 FRACTIONS = [
+    ("It ends in the first half of May.", "It ends in the first 15 days of May.", True),
     ("It has half a dozen pages.", "It has 6 pages.", True),
     ("The ratio is 1/2.", "Ratio: 0.5", True),
     ("The ratio is 0.5.", "Ratio: 1/2", True),
@@ -236,6 +237,7 @@ LETTERS = [
     ("It is in clause 4.2(b).", "(b) in clause 4.2", True),
 ]
 WEEKDAYS = [
+    ("Es ist von Montag bis Freitag offen.", "Mo. – Fr. offen", True),
     ("Monday is free.", "Tuesday is free.", False),
     ("It is free on Mondays.", "Every Monday it is free.", True),
     ("Am Montag ist es zu.", "Am Dienstag ist es zu.", False),
@@ -290,6 +292,7 @@ MONTHS = [
     ("It is on 5 May 2026.", "It is on 05/2026.", False),
 ]
 FIRST_WORDS = [
+    ("Acme's fee is 5.", "Globex's fee is 5.", False),
     ("Germany pays the fee.", "France pays the fee.", False),
     ("Usually the fee is due.", "Normally the fee is due.", True),
     ("Peter Jones met her in it.", "Paul Jones met her in it.", False),

@@ -317,7 +317,8 @@ def _letters(text: str) -> set[str]:
 @dataclass(frozen=True, slots=True)
 class _Word:
     """A word in lower case, the word `before` it, and whether it begins a sentence, or something
-    after which a capital letter says nothing. `is_next`: only a blank stands before it."""
+    after which a capital letter says nothing. `is_next`: only a blank or an apostrophe is between
+    them."""
 
     text: str
     before: str
@@ -349,7 +350,7 @@ def _words(text: str) -> list[_Word]:
         starts = before not in _TITLES and (not inside or inside[-1] in _STARTING)
         capital = match[0][0].isupper() and len(match[0]) > 1
         word = match[0].casefold()
-        is_next = text[end:start] == " "
+        is_next = text[end:start] in (" ", "'", "’")
         found.append(_Word(word, before, capital, starts, is_next, match[0].isupper()))
         before, end = word, match.end()
     return found
@@ -417,7 +418,9 @@ def _days(text: str) -> _Days:
         day = WEEKDAYS.get(word, WEEKDAYS.get(word.removesuffix("s")))
         if day is None:
             continue
-        around = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
+        start, end = match.span()
+        before, after = text[max(0, start - 3) : start], text[end : end + 3]
+        around = before.rstrip(" .")[-1:] + after.lstrip(" .")[:1]
         is_list = not _DAY_MARKS.isdisjoint(around)
         is_short = is_list or (len(word) > 2 and word not in ("sun", "sat"))
         if len(word) >= MIN_DAY or (match[0][0].isupper() and is_short):

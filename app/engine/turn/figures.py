@@ -125,7 +125,8 @@ _FRACTION = re.compile(
     r"(?![\w/]|[.,]\d)"
     r"|(?:(?<![\w.,])(?P<before>\d{1,4}) ?)?(?P<sign>[¼½¾⅐-⅞])"
     rf"|\b(?P<many>{_COUNT}|\d{{1,4}}) and a half\b|\b(?P<compound>{_COUNT}|ander)(?:th|ein)halb\b"
-    rf"|\b(?:(?P<count>{_COUNT})[ -])?(?P<part>{'|'.join(_PARTS)}|hälfte)\b(?! part(?:y|ies)\b)"
+    rf"|\b(?<!first )(?<!second )(?<!erste )(?<!zweite )(?<!ersten )(?<!zweiten )"
+    rf"(?:(?P<count>{_COUNT})[ -])?(?P<part>{'|'.join(_PARTS)}|hälfte)\b(?! part(?:y|ies)\b)"
     r"(?P<of> of\b| (?:the|its|their|de[rs])\b)?)"
     r"(?: (?:an? )?(?P<factor>dozen|hundred|thousand|million(?:en)?|billion|milliarden?)\b)?",
     re.IGNORECASE,
