@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from app.util.calendar_words import DAY_BEFORE_MONTH, SHORT
 from app.util.prose import is_code
 
 MAX_HEADING_WORDS = 12
@@ -144,9 +145,11 @@ def _ends_sentence(text: str, mark: int, after: int, start: int, end: int) -> bo
         return True
     begin = max(mark - 24, start)
     word = text[begin : mark + 1].split()[-1].lstrip("([\"'“").casefold()
-    if _ABBREVIATION.fullmatch(word):
+    if _ABBREVIATION.fullmatch(word) or (follows[0].isdigit() and word.rstrip(".") in SHORT):
         return False
     number = word.rstrip(".").replace(".", "")
+    if number.isdigit() and len(number) < 3 and DAY_BEFORE_MONTH.match(text, mark + 1):
+        return False
     if not number.isdigit():
         return not _MARKER.fullmatch(word) or text[begin:mark].count(" ") > 1
     dotted = "." in word.rstrip(".")

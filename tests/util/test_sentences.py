@@ -11,6 +11,7 @@ from app.util.sentences import (
     MAX_QUESTIONS,
     asks_for_overview,
     questions_in,
+    units,
 )
 from tests.tables import table
 
@@ -231,3 +232,19 @@ def test_a_question_about_the_whole_document_is_known(message: str) -> None:
 )
 def test_a_question_that_names_something_is_not_about_the_whole(message: str) -> None:
     assert not asks_for_overview(message)
+
+
+@table(
+    "text, expected",
+    [
+        ("Zahlung am 3. April fällig. Sonst nicht.", 2),
+        ("Es gilt ab dem 12. Jan. 2026 für alle. Sonst nicht.", 2),
+        ("It is due on Jan. 12, 2026 in full. Not before.", 2),
+        ("Er kommt am 1.\nMai zu uns. Sonst nicht.", 2),
+        ("It says so in clause 3. Maybe it is true.", 2),
+        ("It ends in May. 12 people came.", 2),
+        ("Es waren 300. April war es auch.", 2),
+    ],
+)
+def test_a_date_is_in_one_sentence(text: str, expected: int) -> None:
+    assert len(units(text)) == expected
