@@ -51,6 +51,8 @@ _OTHER_NAMES = {
     "block_dim": "hidden_size",
 }
 """Keys of mlx-lm's classes, with those by which transformers 5 saves the same."""
+_GRANITE = {"linear_attention": "mamba", "full_attention": "attention"}
+"""The names that transformers 5 gives to the layers of granitemoehybrid, and those of mlx-lm."""
 _SLIDING = frozenset({"mistral", "mixtral", "starcoder2", "phi3", "phimoe", "gemma2"})
 """Architectures that have a `sliding_window` in some or all layers, even without `layer_types`."""
 
@@ -240,9 +242,11 @@ def _older_keys(text: Config) -> Config:
 
 
 def _pattern_keys(text: Config) -> Config:
-    """Which layers are full, in the keys of classes that compute it from a number or a pattern."""
+    """What `layer_types` says, in the keys of classes that do not read it, or other names."""
     types, pattern = _list(text, "layer_types"), text.get("sliding_window_pattern")
     full = [kind == "full_attention" for kind in types]
+    if types and text.get("model_type") == "granitemoehybrid":
+        return {"layer_types": [_GRANITE.get(str(kind), kind) for kind in types]}
     if text.get("model_type") == "exaone4":
         if not full and type(pattern) is int:
             full = [number + 1 == pattern for number in range(pattern)]

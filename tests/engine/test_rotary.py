@@ -52,7 +52,6 @@ REFUSED = {
     "dots1": "its default has no numbers of experts",
     "exaone_moe": "lacks is_moe_layer",
     "glm_moe_dsa": "lacks topk_method and others",
-    "granitemoehybrid": "its default has layers that are not in mlx-lm",
     "lfm2_moe": "its default has no layer types",
     "longcat_flash": "lacks attention_method and others",
     "mimo_v2_flash": "lacks hybrid_layer_pattern and others",

@@ -12,16 +12,19 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ChunkedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
 from app.chat import wording
 from app.engine.model import loader
 from app.engine.progress import LoadError
 from app.models.architecture import parse_architecture
 from app.models.errors import ModelError
+from app.protocol.events import EngineWarning, MemoryReport
+from app.protocol.reasons import Reason, ReasonCode
 from app.sandbox.shapes import ignored_window
 from app.util.model_config import for_mlx_lm, text_part
 from tests import tiny
+from tests.engine.driver import Driver
 from tests.engine.test_rotary import (
     REFUSED,
     built,
@@ -70,6 +73,12 @@ def test_layer_types_name_the_layers_with_windows(name: str, layer_types: list[s
     model = built(config)
     assert windows(model) == layer_types
     assert ignored_window(model, for_mlx_lm(config)) == 0
+
+
+def test_layers_of_granite_have_the_names_of_transformers_5() -> None:
+    kinds = ["linear_attention", F, "linear_attention", "mamba", "attention"]
+    caches = built(with_layers("granitemoehybrid", kinds)).make_cache()
+    assert [isinstance(each, KVCache) for each in caches] == [False, True, False, False, True]
 
 
 def test_layers_with_windows_have_their_own_rotation() -> None:
@@ -126,13 +135,19 @@ def test_windows_that_mlx_lm_does_not_apply(config: dict[str, Any], window: int)
     assert parse_architecture(config).ignored_window == window
 
 
-def test_a_window_that_is_ignored_is_reported_when_the_model_is_loaded(tmp_path: Path) -> None:
+def test_a_window_that_is_ignored_is_reported_when_the_model_is_loaded(
+    tmp_path: Path, driver: Driver
+) -> None:
     folder = tiny.save(tmp_path / "model", "llama", 0)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "mistral", "sliding_window": 32}
     (folder / "config.json").write_text(json.dumps(config))
-    info = loader.load_one(str(folder), "M", None).info
-    assert info.ignored_window == 32
+    name = driver.load(folder).target.name
+    driver.until(MemoryReport)
+    (warning,) = driver.of(EngineWarning)
+    data = {"model": name, "tokens": 32}
+    assert warning.reason == Reason(ReasonCode.WINDOW_IGNORED, data)
+    assert f"{name} has sliding windows of 32 tokens" in wording.reason(warning.reason)
 
 
 def test_the_text_part_needs_no_model_type(tmp_path: Path) -> None:

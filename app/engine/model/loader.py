@@ -377,12 +377,12 @@ def rotated_classes(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
     embeddings that it describes, and what makes the arguments for that."""
     model_class, args_class = model_classes(config)
 
-    def build(given: dict[str, Any]) -> Any:
-        model = build_model(model_class, args_class, given)
-        correct_rotary(model, given)
+    def build(given: SimpleNamespace) -> Any:
+        model = build_model(model_class, args_class, vars(given))
+        correct_rotary(model, vars(given))
         return model
 
-    return build, SimpleNamespace(from_dict=dict)
+    return build, SimpleNamespace(from_dict=lambda given: SimpleNamespace(**given))
 
 
 @contextmanager

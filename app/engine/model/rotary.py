@@ -26,7 +26,7 @@ from app.util.model_config import (
 
 Floats = NDArray[np.float64]
 
-ROTARY_FORMAT = 2
+ROTARY_FORMAT = 3
 """Raised whenever models are computed otherwise than before, so that older caches are not used."""
 _ROTARY = re.compile("RoPE|Rotary")
 """In the names of classes of rotary embeddings."""
