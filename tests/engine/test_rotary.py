@@ -65,7 +65,10 @@ REFUSED = {
     "solar_open": "lacks intermediate_size",
 }
 """Default configurations of transformers 5 that mlx-lm's classes cannot be built from."""
-NO_MODULE = {"nanochat": "scaling is not possible: its attention has no module for rotation"}
+NO_MODULE = {
+    "nanochat": "scaling is not possible: its attention has no module for rotation",
+    "granitemoehybrid": "its default has no layer with attention",
+}
 QUICK = ("llama", "gemma3_text", "gpt_oss", "qwen3_moe", "glm", "deepseek_v2", "olmo3", "phi3")
 
 
