@@ -129,10 +129,10 @@ def ignored_window(model: Any, config: Config) -> int:
     """Tokens of the sliding window that the configuration has but mlx-lm's class does not; 0
     without, and if no text is longer."""
     text = text_part(config)
-    window, longest = sliding_window(text), text.get("max_position_embeddings")
-    is_reached = type(longest) is not int or longest > window
-    is_ignored = any(sliding_layers(text)) and not any(_windowed_layers(model))
-    return window if is_reached and is_ignored else 0
+    window, longest = sliding_window(text) or 0, text.get("max_position_embeddings")
+    if (type(longest) is int and longest <= window) or any(_windowed_layers(model)):
+        return 0
+    return window if any(sliding_layers(text)) else 0
 
 
 def _windowed_layers(model: Any) -> list[bool]:

@@ -53,6 +53,7 @@ _OTHER_NAMES = {
 """Keys of mlx-lm's classes, with those by which transformers 5 saves the same."""
 _GRANITE = {"linear_attention": "mamba", "full_attention": "attention"}
 """The names that transformers 5 gives to the layers of granitemoehybrid, and those of mlx-lm."""
+_LIMITED = frozenset({"sliding_attention", "chunked_attention"})
 _SLIDING = frozenset({"mistral", "mixtral", "starcoder2", "phi3", "phimoe", "gemma2"})
 """Architectures that have a `sliding_window` in some or all layers, even without `layer_types`."""
 
@@ -107,28 +108,26 @@ def rotary_problem(config: Config) -> str:
     return ""
 
 
-def sliding_window(text: Config) -> int:
-    """Number of tokens that layers with a sliding window see, or of a chunk; 0 without."""
-    key = "attention_chunk_size" if text.get("attention_chunk_size") else "sliding_window"
-    size = text.get(key) if text.get("use_sliding_window", True) else None
-    return size if type(size) is int else 0
+def sliding_window(text: Config) -> int | None:
+    """Number of tokens that layers with a sliding window see, or of a chunk; 0 without, and None if
+    the configuration does not say it."""
+    if text.get("use_sliding_window") is False:
+        return 0
+    size = text.get("attention_chunk_size") or text.get("sliding_window", -1) or 0
+    return size if type(size) is int and size >= 0 else None
 
 
 def sliding_layers(text: Config) -> list[bool]:
     """Whether each layer has a sliding window, or chunks; empty if the configuration does not say
     it."""
-    if not sliding_window(text):
-        return [False for _ in _list(text, "layer_types")]
-    if types := _list(text, "layer_types"):
-        return [kind in ("sliding_attention", "chunked_attention") for kind in types]
+    window, types = sliding_window(text), _list(text, "layer_types")
+    if types or window == 0:
+        return [window != 0 and str(kind) in _LIMITED for kind in types]
     if rotated := _list(text, "no_rope_layers"):  # Llama 4
         return [bool(each) for each in rotated]
     count, first = text.get("num_hidden_layers"), text.get("max_window_layers") or 0
-    if type(count) is int and (
-        text.get("use_sliding_window") or str(text.get("model_type")) in _SLIDING
-    ):
-        return [number >= first for number in range(count)]
-    return []
+    has_windows = text.get("use_sliding_window") or str(text.get("model_type")) in _SLIDING
+    return [number >= first for number in range(count or 0)] if window and has_windows else []
 
 
 def short_factors_below(config: Config) -> int:
@@ -251,7 +250,7 @@ def _pattern_keys(text: Config) -> Config:
         if not full and type(pattern) is int:
             full = [number + 1 == pattern for number in range(pattern)]
         keys = "".join("G" if each else "L" for each in full) or pattern
-        return {"sliding_window_pattern": keys if sliding_window(text) else None}
+        return {"sliding_window_pattern": None if sliding_window(text) == 0 else keys}
     period = full.index(True) + 1 if True in full else 0
     if not period or any(each != (number % period == 0) for number, each in enumerate(full, 1)):
         return {}

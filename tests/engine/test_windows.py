@@ -75,6 +75,13 @@ def test_layer_types_name_the_layers_with_windows(name: str, layer_types: list[s
     assert ignored_window(model, for_mlx_lm(config)) == 0
 
 
+def test_a_window_of_the_size_that_a_class_has_by_default() -> None:
+    """transformers leaves values of a text part out that are its defaults."""
+    config = default_config("gemma3")
+    del config["text_config"]["sliding_window"]
+    assert windows(built(config)) == config["text_config"]["layer_types"]
+
+
 def test_layers_of_granite_have_the_names_of_transformers_5() -> None:
     kinds = ["linear_attention", F, "linear_attention", "mamba", "attention"]
     caches = built(with_layers("granitemoehybrid", kinds)).make_cache()
