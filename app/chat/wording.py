@@ -621,6 +621,10 @@ REASONS: dict[ReasonCode, _Wording] = {
         "{model} is always read with its factors for long texts (LongRoPE). Its answers about fewer"
         " than {tokens:,} tokens may differ from those of other programs."
     ),
+    ReasonCode.WINDOW_IGNORED: (
+        "{model} has sliding windows of {tokens:,} tokens, which mlx-lm does not apply. Its answers"
+        " about longer texts may be worse than those of other programs."
+    ),
     ReasonCode.TEMPLATE_RULE: lambda data: _TEMPLATE_RULES[TemplateRule(data["rule"])],
     ReasonCode.CACHE_DAMAGED: _cache_damaged,
     ReasonCode.SNAPSHOT_UNUSABLE: (

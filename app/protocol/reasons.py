@@ -151,6 +151,7 @@ class ReasonCode(StrEnum):
     SLOW_BLAS = auto()
     SAMPLING_IGNORED = auto()
     LONG_FACTORS_ALWAYS = auto()
+    WINDOW_IGNORED = auto()
     TEMPLATE_RULE = auto()
     CACHE_DAMAGED = auto()
     SNAPSHOT_UNUSABLE = auto()

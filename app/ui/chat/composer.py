@@ -69,6 +69,8 @@ class ComposeBox(TextArea):
         ),
         Binding("ctrl+a", "again_or_start", show=False),
         Binding("alt+enter", "newline", show=False),
+        Binding("ctrl+home", "go('start')", show=False),
+        Binding("ctrl+end", "go('end')", show=False),
         *WORD_BINDINGS,
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
@@ -247,6 +249,9 @@ class ComposeBox(TextArea):
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
+
+    def action_go(self, where: str) -> None:
+        self.move_cursor(getattr(self.document, where))
 
     def action_erase(self) -> None:
         if self.text:
