@@ -335,7 +335,7 @@ class Turn:
         """If the pair only quotes: the prompt with the quoted passages pinned, and the
         answer."""
         question = self._ask.question
-        if not self._pair.only_quotes or prompt.answer_prefix_len:
+        if not self._pair.only_quotes:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
