@@ -329,13 +329,17 @@ class Composer(Vertical):
         if items != self.chips.items:
             self.chips.show(items)
 
-    def append_typed(self, typed: str) -> None:
-        """Append a typed path that could not be attached."""
-        text, end = self.box.text, self.box.document.end
+    def put_back(self, job: FileJob) -> None:
+        """Show what was typed for a file that could not be attached."""
+        text, box = self.box.text, self.box
+        first, last, typed = job.put_back(text)
+        start, end = (
+            (before.count("\n"), len(before) - before.rfind("\n") - 1)
+            for before in (text[:first], text[:last])
+        )
         with self.prevent(TextArea.Changed):
-            gap = " " if text and not text[-1].isspace() else ""
-            self.box.insert(gap + typed, end, maintain_selection_offset=bool(text))
-            self.box.choices.dismiss()
+            box.replace(typed, start, end, maintain_selection_offset=bool(text))
+            box.choices.dismiss()
 
     def show_next_mode(self, next_mode: NextMode) -> None:
         self._next_mode = next_mode
