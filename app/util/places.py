@@ -11,8 +11,11 @@ from app.util import formatting
 
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
+UNNAMED = "text"
+"""Begins the made-up name of a text that has none, such as `text 2`."""
 _MARKED = re.compile(
-    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?|[^.]*)",
+    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?"
+    rf"|(?!{UNNAMED}(?: \d+)?(?: \(\d+\))?$)[^.]*)",
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
@@ -122,9 +125,9 @@ def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:
     return MARK.finditer(text) if _MARKED.fullmatch(name) else iter(())
 
 
-def without_marks(text: str, name: str = "") -> str:
-    """The text of a file that has no parts: if its name does not tell, a blank before a line tells
-    that it is no mark."""
+def escape_marks(text: str, name: str = "") -> str:
+    """The text of a file that has no parts. Unless its name tells that, a blank is put before
+    lines that look like marks."""
     return MARK.sub(r" \g<0>", text) if _MARKED.fullmatch(name) else text
 
 
@@ -166,7 +169,7 @@ def headings(text: str, name: str = "") -> Iterator[Heading]:
     for found in _HEADING.finditer(text):
         marks, title, fence, rest = found.groups()
         if marks and not code:
-            yield Heading(found.start(), len(marks), _without_marks(title.rstrip()))
+            yield Heading(found.start(), len(marks), _without_closing_hashes(title.rstrip()))
         elif fence and not code and not (fence[0] == "`" and "`" in rest):
             code = fence
         elif not marks and (not fence or (fence.startswith(code) and not rest.strip())):
@@ -183,7 +186,7 @@ def _may_have_headings(name: str) -> bool:
     )
 
 
-def _without_marks(title: str) -> str:
+def _without_closing_hashes(title: str) -> str:
     """A title without the `#` that may follow it."""
     bare = title.rstrip("#")
     return bare.rstrip() if bare.endswith(" ") else title
