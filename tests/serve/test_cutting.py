@@ -255,7 +255,7 @@ def test_a_question_on_a_line_between_two_texts_is_found() -> None:
 
 def test_questions_within_a_text_stay_there_if_it_has_many_or_an_end_asks() -> None:
     answers = "\n\n".join(f"Who pays for {n}?\n\n{CLAUSE}" for n in range(20))
-    documents, question = cut([f"{CLAUSES}\n\n{answers}\n\n{CLAUSE}\n\n{SIGNED}"])
+    documents, question = cut([f"{CLAUSES}\n\n{answers}\n\n{CONTRACT}"])
     assert (len(documents), question) == (1, SIGNED)
     documents, question = cut([f"{CLAUSES}\n\nWho pays?\n\n{CLAUSES}\n\nSummarise the text."])
     assert (len(documents), question) == (1, "Summarise the text.")
