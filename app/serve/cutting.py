@@ -120,7 +120,7 @@ def cut(
     return tuple(documents), question
 
 
-def asks(parts: Sequence[str]) -> bool:
+def message_asks(parts: Sequence[str]) -> bool:
     """Whether the user's own words in a message ask for something."""
     return any(
         _tasks(part) or (_has_question if len(part) < LONG else _asks_at_edge)(part)
@@ -128,11 +128,11 @@ def asks(parts: Sequence[str]) -> bool:
     )
 
 
-def announces(text: str) -> bool:
+def introduces(text: str) -> bool:
     """Whether a text asks for nothing and ends with a line that announces another, such as `Here it
     is:` or the name of a file."""
     line = text.rstrip().rpartition("\n")[2]
-    return (line.endswith((":", "：")) or bool(_file_name(line))) and not asks([text])
+    return (line.endswith((":", "：")) or bool(_file_name(line))) and not message_asks([text])
 
 
 def ends_with_command(parts: Sequence[str]) -> bool:

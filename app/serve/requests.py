@@ -39,10 +39,10 @@ from app.protocol.options import (
 )
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import (
-    announces,
-    asks,
     cut,
     ends_with_command,
+    introduces,
+    message_asks,
     names_rules,
     text_document,
     without_outer_names,
@@ -512,7 +512,7 @@ def _asked_elsewhere(messages: Sequence[ChatMessage]) -> Iterator[bool]:
     """For each message, whether a user asks in another one, with no answer between the two."""
     for _, run in groupby(messages, lambda each: each.role == "assistant"):
         own = [_texts(each.content) if each.role == "user" else [] for each in run]
-        asking = [sum(map(bool, own)) > 1 and asks(each) for each in own]
+        asking = [sum(map(bool, own)) > 1 and message_asks(each) for each in own]
         count = sum(asking)
         yield from (count > each for each in asking)
 
@@ -566,7 +566,7 @@ def _rank(message: Message) -> int:
     words = without_outer_names(message.text, message.documents).strip()
     if message.role is not Role.USER or not words:
         return 0
-    return 1 if message.documents and announces(words) else 2
+    return 1 if message.documents and introduces(words) else 2
 
 
 def _without_billing(text: str) -> str:
@@ -601,7 +601,7 @@ class _Parts(NamedTuple):
 
     @property
     def document_texts(self) -> list[str]:
-        """The documents of a message that can have none."""
+        """The documents as texts, for messages that cannot have documents."""
         about = zip(self.documents, self.contexts, strict=True)
         return ["\n".join(filter(None, (each.name, text, each.text))) for each, text in about]
 
@@ -656,7 +656,7 @@ def _document(part: ContentPart, number: int) -> Document:
         name, source = part.title or source, {"type": "content", "content": part.content}
     else:
         name = part.title or file.get("filename") or part.filename or f"document {number}"
-    if source.get("type") == "content":
+    if source.get("type") == "content" and isinstance(name, str):
         return text_document(name, "\n\n".join(_block_texts(source.get("content"))))
     data = source.get("data") or file.get("file_data") or part.file_data
     if not isinstance(data, str) or not isinstance(name, str):

@@ -246,7 +246,7 @@ _LEADS = (
 _INSTRUCTION = re.compile(
     rf"\W*+{_LEADS}(?:(?:list|name|tell|show|find|give|explain|describe|summari[sz]e|compare|quote"
     r"|cite|say|state|write|translate|extract|check|count|outline|define|identify|provide"
-    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|review|outline|rewrite"
+    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|review|rewrite"
     r"|rephrase|fix|implement|add|remove|change|update|refactor|create|make|generate|draft|convert"
     r"|improve|correct|proofread|help|use|answer|look|sum|"
     r"(?:i|we) (?:want|need|would like)|i'd like|i am looking for|i'm looking for"
