@@ -58,7 +58,7 @@ from app.ingest.text import Decoded, decode_like, is_binary, whole_characters, w
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
-from app.util.places import without_marks
+from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
 
 STDIN = "-"
@@ -377,7 +377,7 @@ def _shown(name: str, kind: Kind, decoded: Decoded) -> Decoded:
     if not is_source:
         text = visible(shown)
     if not kind.has_parts:
-        text = without_marks(text, name)
+        text = escape_marks(text, name)
     missing = decoded.missing
     if invisible:
         what = "part of its code" if is_source else "not read"

@@ -11,8 +11,11 @@ from app.util import formatting
 
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
+UNNAMED = "text"
+"""Begins the made-up name of a text that has none, such as `text 2`."""
 _MARKED = re.compile(
-    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?|[^.]*)",
+    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?"
+    rf"|(?!{UNNAMED}(?: \d+)?(?: \(\d+\))?$)[^.]*)",
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
@@ -154,9 +157,9 @@ def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:
     return MARK.finditer(text) if _MARKED.fullmatch(name) else iter(())
 
 
-def without_marks(text: str, name: str = "") -> str:
-    """The text of a file that has no parts: if its name does not tell, a blank before a line tells
-    that it is no mark."""
+def escape_marks(text: str, name: str = "") -> str:
+    """The text of a file that has no parts. Unless its name tells that, a blank is put before
+    lines that look like marks."""
     return MARK.sub(r" \g<0>", text) if _MARKED.fullmatch(name) else text
 
 
@@ -212,7 +215,9 @@ def _marked_headings(text: str, lines: re.Pattern[str]) -> Iterator[Heading | No
     for found in lines.finditer(text):
         marks, title, fence, rest, comment = found.groups()
         if marks and not code:
-            yield Heading(found.start(), len(marks), _without_marks(title.rstrip(), marks[0]))
+            yield Heading(
+                found.start(), len(marks), _without_closing_marks(title.rstrip(), marks[0])
+            )
         elif comment:
             if not code:
                 yield None
@@ -248,7 +253,7 @@ _OF_KINDS: dict[str, Callable[[str], Iterator[Heading | None]]] = {
 """By the groups of `_OWN_KIND`."""
 
 
-def _without_marks(title: str, mark: str) -> str:
+def _without_closing_marks(title: str, mark: str) -> str:
     """A title without the marks that may follow it."""
     bare = title.rstrip(mark)
     return bare.rstrip() if bare.endswith(" ") else title

@@ -60,6 +60,7 @@ def test_a_place_has_the_part_that_it_is_in(
     [
         *((name, "page 99, line 1") for name in ("a.pdf", "book.epub#3", "")),
         *((name, "line 2") for name in ("README.md", "notes.txt", "contract.rtf", "a.py")),
+        *((name, "line 2") for name in ("text 1", "text 12", "text 1 (2)", "text")),
     ],
 )
 def test_a_line_like_a_mark_in_a_text_is_a_line(name: str, place: str) -> None:
