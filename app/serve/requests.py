@@ -658,7 +658,8 @@ def _document(part: ContentPart, number: int) -> Document:
         name = part.title or file.get("filename") or part.filename or f"document {number}"
     if source.get("type") == "content" and isinstance(name, str):
         return text_document(name, "\n\n".join(_block_texts(source.get("content"))))
-    data = source.get("data") or file.get("file_data") or part.file_data
+    found = source.get("data"), file.get("file_data"), part.file_data
+    data = next((each for each in found if each is not None), None)
     if not isinstance(data, str) or not isinstance(name, str):
         raise BadRequest("Files are read from the request only: send their content in base64.")
     if source.get("type") == "text":
@@ -708,7 +709,7 @@ def _file_text(name: str, data: str) -> str:
     from app.ingest.records import IngestError, ReadCancelled
 
     try:
-        content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
+        content = base64.b64decode(data.rpartition(";base64,")[2], validate=True)
     except ValueError:
         raise BadRequest(f"The content of {name!r} is not base64.") from None
     if _spent.get() > READ_SECONDS:
