@@ -555,6 +555,10 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.NEEDS_EVERY_TOKEN: (
         "The question seems to need the whole text, so everything is read."
     ),
+    ReasonCode.PARTS_ONLY: (
+        "The text is longer than the model's context: only the parts nearest to the question were"
+        " read, so the answer may lack something."
+    ),
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."
     ),

@@ -376,6 +376,8 @@ class Turn:
         if self._resume_from is None:
             plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, estimate)
+            if (lacking := planner.parts_only(self._ask)) is not None:
+                plan = replace(plan, reasons=(*plan.reasons, lacking), guard=lacking)
             if self._ask.keep_ratio == AUTO_KEEP:
                 self._reader.max_keep = estimate.max_keep(self._costs, self._clock.waited)
         else:
