@@ -3,6 +3,10 @@
 Each row of the table is a citation, or a sentence without one. Its column `right` is filled in by
 hand: `yes` if the passage says what the sentence says, else `no`. Verdicts stay when the command
 runs again, for rows with the same sentence and passage.
+
+`--again` cites the answers of the stored tables without a model. The tables do not have all of a
+model's answer: of a sentence that was quoted in part only that part, and not which parts of the
+excerpt were read. So each of their sentences is cited alone, and all of the excerpt counts as read.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -21,7 +26,7 @@ import numpy as np
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.engine.backend import blas
-from app.protocol.citations import Citations
+from app.protocol.citations import CitationKind, Citations
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import Cited, Finished
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
@@ -31,6 +36,11 @@ from benchmarks.quality.real_documents import Fact, load_facts
 
 FACTS = "facts"
 TEXTS, TABLE = Path(".cache/real/texts"), Path("benchmarks/results/citations/new.tsv")
+AGAIN, HIDDEN = "again.tsv", "-hidden.tsv"
+"""The table of verdicts about citations that only `--again` found, and how the name of a table ends
+that was made with `--hide-passage`."""
+CHARACTERS_OF_FACTS, CHARACTERS_OF_MODELS = 12_000, 1_500
+"""Lengths of the excerpts that the stored tables are about."""
 KEEP = 0.4
 """Every other document is read sparsely, at this keep."""
 TOKENS = 80
@@ -70,15 +80,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     say("--hide-passage", action="store_true", help="with facts: as if the passage was not read")
     say("--min-support", type=float, help="another threshold, to see what it leaves out")
     say("--summary", action="store_true", help="only print the precision of the judged rows")
+    say(
+        "--again",
+        action="store_true",
+        help="cite the answers of the tables beside --out again, without a model, and print how"
+        f" many citations are right; those without a verdict are added to {AGAIN}",
+    )
 
 
 def measure(options: argparse.Namespace) -> int:
     """Ask, write the table, and print how much of it was judged right."""
-    if not options.summary:
-        if options.min_support is not None:
-            from app.engine.turn import citations
+    if options.min_support is not None:
+        from app.engine.turn import citations
 
-            citations.MIN_SUPPORT = citations.MIN_SUPPORT_ENGLISH = options.min_support
+        citations.MIN_SUPPORT = citations.MIN_SUPPORT_ENGLISH = options.min_support
+    if options.again:
+        _cite_all_again(options.out.parent, options.texts)
+        return 0
+    if not options.summary:
         known = {row.key: row.right for row in read_table(options.out)}
         rows = [row for row in read_table(options.out) if row.model != options.target]
         for row in _ask_all(options):
@@ -121,22 +140,80 @@ def _written_answers(
     options: argparse.Namespace, facts: Sequence[tuple[str, Fact]]
 ) -> Iterator[Row]:
     """The citations of the facts' own answers."""
+    for number, (name, fact) in enumerate(facts):
+        text = (options.texts / fact.document).read_text(encoding="utf-8")
+        excerpt = _excerpt(text, fact, options.characters, Random(number))
+        hidden = fact.find(excerpt) if options.hide_passage else None
+        about = f"{name}-{number}", FACTS, fact.document, fact.question
+        yield from _cited(about, fact.answer, excerpt, hidden)
+
+
+def _cited(
+    about: tuple[str, str, str, str], answer: str, excerpt: str, hidden: tuple[int, int] | None
+) -> Iterator[Row]:
+    """The citations of an answer after all of an excerpt but the `hidden` characters was read."""
     blas.load_openblas()  # before MLX is imported
     from app.engine.model.text_encoder import built_in_encoder
     from app.engine.turn.citations import ReadText, cite
 
-    for number, (name, fact) in enumerate(facts):
-        text = (options.texts / fact.document).read_text(encoding="utf-8")
-        excerpt = _excerpt(text, fact, options.characters, Random(number))
-        unread = np.zeros(len(excerpt) + 1, np.int64)
-        if options.hide_passage:
-            start, end = fact.find(excerpt) or (0, 0)
-            unread = np.clip(np.arange(len(excerpt) + 1) - start, 0, end - start)
-        read = ReadText(0, 0, excerpt, unread)
-        encoder = built_in_encoder(fact.question, [fact.answer, excerpt])
-        found = cite(fact.answer, fact.question, [read], encoder)
-        about = f"{name}-{number}", FACTS, fact.document, fact.question
-        yield from _rows(about, fact.answer, excerpt, found)
+    start, end = hidden or (0, 0)
+    unread = np.clip(np.arange(len(excerpt) + 1) - start, 0, end - start)
+    read = ReadText(0, 0, excerpt, unread)
+    question = about[-1]
+    encoder = built_in_encoder(question, [answer, excerpt])
+    yield from _rows(about, answer, excerpt, cite(answer, question, [read], encoder))
+
+
+def _cite_all_again(folder: Path, texts: Path) -> None:
+    """Cite the answers of all tables of a folder again, and print for each table how many citations
+    are right, and the right ones that are gone."""
+    tables = {path: read_table(path) for path in sorted(folder.glob("*.tsv"))}
+    verdicts = {row.key: row.right for rows in tables.values() for row in rows if row.right}
+    new = tables.pop(folder / AGAIN, [])
+    known = {*verdicts, *(row.key for row in new)}
+    for path, stored in tables.items():
+        rows = [
+            replace(row, right=verdicts.get(row.key, ""))
+            for row in _cite_again(stored, path.name.endswith(HIDDEN), texts)
+        ]
+        gone = {row.key: row for row in stored if row.right == "yes"}
+        for row in rows:
+            gone.pop(row.key, None)
+            if row.kind != "none" and row.key not in known:
+                known.add(row.key)
+                new.append(row)
+        print(f"{path.stem}: {summary(rows)}")
+        for row in gone.values():
+            print(f"gone: {row.sentence} <- {row.passage}")
+    write_table(folder / AGAIN, new)
+    unjudged = sum(not row.right for row in new)
+    print(f"{unjudged} citations in {folder / AGAIN} wait for a verdict")
+
+
+def _cite_again(stored: Sequence[Row], hides: bool, texts: Path) -> Iterator[Row]:
+    """The citations of a table's answers, by today's code. The facts have whole answers; of those
+    of models the table has sentences."""
+    done = set()
+    for row in stored:
+        name, _, number = row.answer.rpartition("-")
+        is_fact = row.model == FACTS
+        fact = _fact(name, row.question)
+        answer = fact.answer if is_fact else row.sentence
+        if not is_fact and row.kind == CitationKind.QUOTATION:
+            answer += "."  # what begins with "is" or "may" looks like a question without it
+        if (row.model, row.answer, answer) in done:
+            continue
+        done.add((row.model, row.answer, answer))
+        text = (texts / fact.document).read_text(encoding="utf-8")
+        length = CHARACTERS_OF_FACTS if is_fact else CHARACTERS_OF_MODELS
+        excerpt = _excerpt(text, fact, length, Random(int(number)))
+        about = row.answer, row.model, row.document, row.question
+        yield from _cited(about, answer, excerpt, fact.find(excerpt) if hides else None)
+
+
+@cache
+def _fact(name: str, question: str) -> Fact:
+    return next(fact for fact in load_facts(f"passages/{name}.toml") if fact.question == question)
 
 
 def _excerpt(text: str, fact: Fact, length: int, rng: Random) -> str:

@@ -122,6 +122,9 @@ def refused(function: Callable[[], object]) -> None:
 
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "headings": lambda text: [*headings(text)],
+    "headings in other forms": lambda text: [
+        [*headings(text, name)] for name in ("notes", "a.rst", "a.org", "a.adoc", "a.tex")
+    ],
     "marks": lambda text: [*marks(text)],
     "gaps": lambda text: [*gaps(text)],
     "a place": lambda text: place_of(text, len(text) - 1),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 
 from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
@@ -349,15 +349,7 @@ class Conversation:
     def missing(self, turn: Turn) -> str:
         """What could not be read of the documents of a turn's prompt, such as `scan.pdf: 2 of 80
         pages without text`. Empty if that is nothing."""
-        found = {
-            document.name: ", ".join(missing)
-            for documents in self.documents_by_message(turn)
-            for document in documents
-            if (missing := [*gaps((document.within or (document.text,))[0], document.name)])
-        }
-        if len(found) > 1:
-            return f"{len(found):,} documents with parts that could not be read"
-        return "".join(f"{name}: {missing}" for name, missing in found.items())
+        return not_read(chain.from_iterable(self.documents_by_message(turn)))
 
     def attached_documents(self, turn: Turn) -> Iterator[Document]:
         """What was attached to the questions of a turn's prompt, in the newest versions."""
@@ -515,6 +507,18 @@ def _by_file(documents: Iterable[Document]) -> dict[Hashable, Document]:
             number = next(n for n in count() if (*part, n) not in found)
             found[*part, number] = each
     return found
+
+
+def not_read(documents: Iterable[Document]) -> str:
+    """See `Conversation.missing`."""
+    found = {
+        document.name: ", ".join(missing)
+        for document in documents
+        if (missing := [*gaps((document.within or (document.text,))[0], document.name)])
+    }
+    if len(found) > 1:
+        return f"{len(found):,} documents with parts that could not be read"
+    return "".join(f"{name}: {missing}" for name, missing in found.items())
 
 
 def _within(whole: Document, part: Document) -> tuple[str, int] | None:

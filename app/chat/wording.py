@@ -618,6 +618,10 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.NEEDS_EVERY_TOKEN: (
         "The question seems to need the whole text, so everything is read."
     ),
+    ReasonCode.PARTS_ONLY: (
+        "The text is longer than the model's context: only the parts nearest to the question were"
+        " read, so the answer may lack something."
+    ),
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."
     ),
@@ -683,6 +687,10 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.LONG_FACTORS_ALWAYS: (
         "{model} is always read with its factors for long texts (LongRoPE). Its answers about fewer"
         " than {tokens:,} tokens may differ from those of other programs."
+    ),
+    ReasonCode.WINDOW_IGNORED: (
+        "{model} has sliding windows of {tokens:,} tokens, which mlx-lm does not apply. Its answers"
+        " about longer texts may be worse than those of other programs."
     ),
     ReasonCode.TEMPLATE_RULE: lambda data: _TEMPLATE_RULES[TemplateRule(data["rule"])],
     ReasonCode.CACHE_DAMAGED: _cache_damaged,

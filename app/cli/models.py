@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from app.chat import wording
 from app.cli.conversations import open_store
 from app.cli.main import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
@@ -62,6 +63,7 @@ from app.paths import config_path, costs_path, data_path, display_path, shell_pa
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
+from app.protocol.reasons import Reason, ReasonCode
 from app.settings.definitions import KvBits
 from app.store.records import AnswerStats, StoreError
 from app.store.recovery import Paths
@@ -589,6 +591,9 @@ def _fit_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     yield f"with {draft.name} as its draft" if draft else "with the built-in scorer"
     yield from (_line(*row) for row in breakdown_rows(found))
     yield from verdict_sentences(found)
+    if tokens := target.size.architecture.ignored_window:
+        data = {"model": target.name, "tokens": tokens}
+        yield wording.reason(Reason(ReasonCode.WINDOW_IGNORED, data))
 
 
 def _verdict(model: ModelDetails, machine: Machine) -> str:

@@ -89,6 +89,9 @@ class LoadedPair:
             if info is not None and info.short_factors_below:
                 data = {"model": info.name, "tokens": info.short_factors_below}
                 self._emit(EngineWarning(Reason(ReasonCode.LONG_FACTORS_ALWAYS, data)))
+            if info is not None and info.ignored_window:
+                data = {"model": info.name, "tokens": info.ignored_window}
+                self._emit(EngineWarning(Reason(ReasonCode.WINDOW_IGNORED, data)))
         if draft is not None and not target.is_loaded:
             name = target.info.name
             reason = Reason(ReasonCode.LOADED_ALTERNATELY, {"other": draft.name})

@@ -70,13 +70,24 @@ def plan(
             stays = Reason(ReasonCode.CACHED_STAYS, {"tokens": cached})
             return replace(requested, reasons=(*requested.reasons, stays))
         return requested
-    # If retrieval chose only some files, reading every token would not help.
-    chosen = any(message.retrieved for message in ask.messages)
-    words = None if chosen else asks_for_every_token(ask.question)
+    # If only parts are in the prompt, reading every token would not help.
+    words = None if _has_parts(ask) else asks_for_every_token(ask.question)
     if words is not None:
         guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
         return Plan(Reading.DENSE, (guard,), guard)
     return plan_auto(eligible, predicted)
+
+
+def parts_only(ask: Ask) -> Reason | None:
+    """Why the answer may lack something: the whole text was asked for, but only parts of it are in
+    the prompt."""
+    wants_all = ask.mode is Mode.FULL or asks_for_every_token(ask.question) is not None
+    return Reason(ReasonCode.PARTS_ONLY) if wants_all and _has_parts(ask) else None
+
+
+def _has_parts(ask: Ask) -> bool:
+    """Whether parts were chosen because not all documents fit in the context."""
+    return any(message.retrieved for message in ask.messages)
 
 
 def _plan(reading: Reading, code: ReasonCode, **data: object) -> Plan:

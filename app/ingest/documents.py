@@ -32,7 +32,7 @@ from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document
 from app.util import formatting
-from app.util.places import without_marks
+from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
 
 _MAX_RANGES = 6
@@ -378,7 +378,7 @@ def _shown(part: Part | None, number: int, unit: str) -> str:
         return f"[{unit.capitalize()} {number}]\n(This {unit} could not be read.)\n\n"
     text = part.text.rstrip()
     shown = visible(without_hidden(text)[0])
-    if (unmarked := without_marks(shown)) != shown:
+    if (unmarked := escape_marks(shown)) != shown:
         text = unmarked
     text += "\n"
     if part.note:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from app.ingest.html_styles import declarations, effects
+from app.ingest.html_styles import declarations, effects, is_unseen, paint
 
 _TOKEN = re.compile(
     r"""([^<]*+)(?:<(/?)([a-zA-Z][^\s/>]{0,50}+)"""
@@ -23,9 +23,9 @@ _PREFIX = re.compile(r"^(?:h|html|xhtml|svg|m|mml|math):")
 _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SELF_CLOSED = re.compile(r"""(?:^|[\s"'])/$""")
-_LOOK = re.compile(
-    "hidden|none|collapse|popover|color|background|opacity|indent|left|top", re.IGNORECASE
-)
+_LOOK = re.compile("style|hidden|popover|color|background", re.IGNORECASE)
+_HINTS = {"color": "color", "bgcolor": "background-color", "background": "background-image"}
+"""Attributes, and the properties that they set."""
 _CDATA = "<![CDATA["
 _NONE = frozenset[str]()
 _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
@@ -57,8 +57,10 @@ class Tag:
         """Whether the element has no content, as `<br>` and `<td/>`."""
         self.has_look = name == "dialog" or _LOOK.search(source) is not None
         """Whether its attributes may hide the element, or colour it."""
-        self.effects = effects(self.style) if "style" in source.lower() else _NONE
-        """What the attribute `style` does (see `html_styles.effects`)."""
+        self.effects = effects(self.style) if self.has_look else _NONE
+        """What its style does (see `html_styles.effects`)."""
+        self.paint = paint(self.style) if self.has_look else ("", "")
+        """Its colours (see `html_styles.paint`)."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -70,8 +72,16 @@ class Tag:
 
     @cached_property
     def style(self) -> dict[str, str]:
-        """The declarations of the attribute `style`, in lower case."""
-        return declarations(self.attributes.get("style", ""))
+        """The declarations of the attribute `style` and of those for colours, in lower case."""
+        known = self.attributes
+        hints = {
+            each: known[name].strip().lower() for name, each in _HINTS.items() if name in known
+        }
+        return hints | declarations(known.get("style", ""))
+
+    @cached_property
+    def is_unseen(self) -> bool:
+        return is_unseen(self.style)
 
 
 def parts(source: str, is_xml: bool = False) -> Iterator[Tag | str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.ingest.limits import ReadBudget
-from app.ingest.parts import Ranges
+from app.ingest.parts import Ranges, merged
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.safe_open import PIECE, rejection_for, too_large
 from app.util.regular_files import open_descriptor
@@ -25,10 +25,12 @@ class Lines:
 def read_lines(
     path: str, ranges: Ranges, most: int, check_head: Callable[[bytes], None], budget: ReadBudget
 ) -> list[Lines]:
-    """The lines of these ranges of a file, at most `most` bytes in all; the file is read in pieces,
-    up to the last line that is wanted. `check_head` gets its first bytes and may raise Rejected.
-    Raises Rejected, also if the file ends before one of the ranges begins."""
-    found = [bytearray() for _ in ranges]
+    """The lines of these ranges of a file, ascending, at most `most` bytes in all; those that touch
+    are read as one range. The file is read in pieces, up to the last line that is wanted.
+    `check_head` gets its first bytes and may raise Rejected. Raises Rejected, also if the file does
+    not have all of these lines."""
+    wanted = merged(ranges)
+    found = [bytearray() for _ in wanted]
     line, is_first, piece = 1, True, b""
     end = max((last for _, last in ranges if last is not None), default=0)
     is_open = any(last is None for _, last in ranges)
@@ -41,7 +43,7 @@ def read_lines(
                     check_head(piece)
                     is_first = False
                 newlines = piece.count(b"\n")
-                for lines, (first, last) in zip(found, ranges, strict=True):
+                for lines, (first, last) in zip(found, wanted, strict=True):
                     if line + newlines >= first and (last is None or line <= last):
                         lines += _between(piece, line, first, last)
                 line += newlines
@@ -50,14 +52,13 @@ def read_lines(
     except OSError as error:
         raise rejection_for(error) from None
     total = line - piece.endswith(b"\n")
-    for lines, (first, last) in zip(found, ranges, strict=True):
-        if not lines or first == 0 or (last is not None and last > total):
-            gone = last if lines and first and last is not None else first
-            what, has = f"has no line {gone:,}", f"it has lines 1 to {total:,}"
+    for number in (each for range_ in ranges for each in range_ if each is not None):
+        if not 0 < number <= total:
+            what, has = f"has no line {number:,}", f"it has lines 1 to {total:,}"
             raise Rejected(SkipReason.NO_PART, what, has)
     return [
         Lines(first, first + lines.count(b"\n") - lines.endswith(b"\n"), bytes(lines))
-        for (first, _), lines in zip(ranges, found, strict=True)
+        for (first, _), lines in zip(wanted, found, strict=True)
     ]
 
 

@@ -86,6 +86,20 @@ def numbers_in(ranges: Ranges, end: int, most: int | None = None) -> list[int]:
     return found
 
 
+def merged(ranges: Ranges) -> Ranges:
+    """Ascending ranges with the same numbers, of which no two overlap or touch."""
+    found: list[tuple[int, int | None]] = []
+    for first, last in sorted(ranges, key=lambda each: each[0]):
+        before = found[-1][1] if found else -1
+        if before is None:
+            break
+        if first > before + 1 or not found:
+            found.append((first, last))
+        elif last is None or last > before:
+            found[-1] = found[-1][0], last
+    return tuple(found)
+
+
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Ascending numbers as first and last numbers of runs."""
     found: list[tuple[int, int]] = []

@@ -38,7 +38,7 @@ from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.line_ranges import read_lines
 from app.ingest.markdown import visible
 from app.ingest.names import distinct_names
-from app.ingest.parts import Ranges, parse_ranges, ranges_text
+from app.ingest.parts import Ranges, merged, parse_ranges, ranges_text
 from app.ingest.records import (
     REASON_TEXTS,
     FileRead,
@@ -58,7 +58,7 @@ from app.ingest.text import Decoded, decode_like, is_binary, whole_characters, w
 from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document, Origin
 from app.util import formatting
-from app.util.places import without_marks
+from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
 
 STDIN = "-"
@@ -92,7 +92,7 @@ def read(
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
     budget = ReadBudget(limits.seconds, progress, cancelled)
     bytes_left = limits.total_bytes
-    inputs = [_Input.of(path) for path in paths]
+    inputs = _without_overlaps(map(_Input.of, paths))
     folders = [each.place for each in inputs if each.is_folder]
     names = distinct_names((each.place for each in inputs if each.path != STDIN), folders)
     results: list[ReadResult] = []
@@ -128,6 +128,23 @@ class _Input:
         return cls(
             path, part, (os.path.realpath if is_folder else os.path.abspath)(path), is_folder
         )
+
+
+def _without_overlaps(inputs: Iterable[_Input]) -> list[_Input]:
+    """The inputs, of which those that are overlapping parts of a file, such as `a.log#1-9` and
+    `a.log#5-12`, are one."""
+    found: dict[int, _Input] = {}
+    parts: dict[str, dict[int, Ranges]] = {}
+    for number, each in enumerate(inputs):
+        if (ranges := parse_ranges(each.part)) is not None:
+            known = parts.setdefault(each.place, {})
+            for other, others in [*known.items()]:
+                if len(merged(ranges + others)) < len(merged(ranges)) + len(merged(others)):
+                    number, ranges = min(number, other), ranges + known.pop(other)
+                    each = replace(each, part=f"{found.pop(other).part},{each.part}")
+            known[number] = ranges
+        found[number] = each
+    return [found[number] for number in sorted(found)]
 
 
 def _read_path(
@@ -182,6 +199,7 @@ def _read_lines(
         files.append(content.read_as(part.name))
         missing += content.missing_of(part.name)
         budget.add_file(content.size)
+    _check_text(documents)
     return ReadResult(documents[0].name, tuple(documents), tuple(files), tuple(missing))
 
 
@@ -285,9 +303,14 @@ class _Content:
         whole = Document(name, self.decoded.text, origin=origin)
         documents = excerpt(whole, part) if part else (whole,)
         name = documents[0].name
-        if not any(each.text.strip() for each in documents):
-            raise Rejected(SkipReason.EMPTY, "has no text in this part", "choose another one")
+        _check_text(documents)
         return ReadResult(name, documents, (self.read_as(name),), self.missing_of(name))
+
+
+def _check_text(parts: Sequence[Document]) -> None:
+    """Raise Rejected if there is no text in any part of a file."""
+    if not any(each.text.strip() for each in parts):
+        raise Rejected(SkipReason.EMPTY, "has only blank lines in this part", "choose another one")
 
 
 def _read_file(
@@ -340,25 +363,27 @@ def _text_of(
         decoded = converted_apart(kind, data, limits, budget)
     if len(decoded.text) > limits.total_bytes:
         raise too_much_text(limits)
-    return _shown(name, kind, decoded)
+    shown = _shown(name, kind, decoded)
+    if not shown.text.strip():
+        raise Rejected(SkipReason.EMPTY)
+    return shown
 
 
 def _shown(name: str, kind: Kind, decoded: Decoded) -> Decoded:
-    """The text of a file of this kind, as a person sees it. Raises Rejected."""
+    """The text of a file of this kind, as a person sees it."""
     text = whole_characters(decoded.text)
     is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
     shown, invisible = without_hidden(text)
     if not is_source:
         text = visible(shown)
     if not kind.has_parts:
-        text = without_marks(text, name)
-    if not text.strip():
-        raise Rejected(SkipReason.EMPTY)
+        text = escape_marks(text, name)
     missing = decoded.missing
     if invisible:
-        what = "are part of its code" if is_source else "are not read"
+        what = "part of its code" if is_source else "not read"
         count = formatting.plural(invisible, "invisible character")
-        detail = f"has {count} that may hide a text and {what}"
+        is_or_are = "is" if invisible == 1 else "are"
+        detail = f"has {count} that may hide a text and {is_or_are} {what}"
         missing = *missing, Rejected(SkipReason.INVISIBLE, detail, pages=invisible)
     return replace(decoded, text=text, missing=missing)
 

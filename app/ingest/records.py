@@ -82,7 +82,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     ),
     SkipReason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     SkipReason.EMPTY: ("empty", "is empty", "there is nothing to read"),
-    SkipReason.DOCUMENT: ("unreadable document", "cannot be read", "save it as text"),
+    SkipReason.DOCUMENT: ("unreadable", "cannot be read", "save it as text"),
     SkipReason.NO_PART: ("missing part", "has no such part", "attach all of it"),
     SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
     SkipReason.PARTLY: ("partly read", "has parts that are not read", "save it as PDF"),

@@ -58,19 +58,22 @@ def is_binary(head: bytes) -> bool:
 
 def decode(data: bytes) -> Decoded:
     """Decode a file. Raises Rejected if it is empty, binary or in an unknown encoding."""
-    wide = wide_encoding(data[:HEAD])
-    if wide is not None and not wide.startswith("utf-8"):
-        decoded = _decode_wide(data, wide)
-    else:
-        decoded = _decode_bytes(data.removeprefix(codecs.BOM_UTF8))
+    decoded = _decode(data)
     if not decoded.text.strip():
         raise Rejected(SkipReason.EMPTY)
     return decoded
 
 
+def _decode(data: bytes) -> Decoded:
+    wide = wide_encoding(data[:HEAD])
+    if wide is not None and not wide.startswith("utf-8"):
+        return _decode_wide(data, wide)
+    return _decode_bytes(data.removeprefix(codecs.BOM_UTF8))
+
+
 def decode_like(data: bytes, head: bytes) -> Decoded:
     """Decode some lines of a file in the encoding of its first bytes, `head`. Raises Rejected."""
-    of_head = decode(head[: head.rfind(b"\n") + 1] or head)
+    of_head = _decode(head[: head.rfind(b"\n") + 1] or head)
     data = data.removeprefix(codecs.BOM_UTF8)
     for encoding in dict.fromkeys(("utf-8", of_head.encoding)):
         with suppress(UnicodeDecodeError):

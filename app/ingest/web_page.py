@@ -24,7 +24,7 @@ from app.ingest.html_elements import (
     names,
 )
 from app.ingest.html_source import Tag, parts
-from app.ingest.html_styles import Sheet, is_unseen, of_classes, sheet_in
+from app.ingest.html_styles import LOOKS, Sheet, look_alike, of_classes, sheet_in
 from app.ingest.list_numbers import formatted
 from app.ingest.page_parts import (
     Cell,
@@ -67,8 +67,8 @@ _MAX_CELL = 1_000
 """Maximum characters of a cell of a table; longer ones are columns of a page."""
 _MAX_ADDRESS = 100
 """Longer addresses of links are cut."""
-_WHITE = names("white #fff #ffffff rgb(255,255,255)")
-_NO_GROUND = names("none transparent inherit initial unset")
+_SHOWN_LATER = names("html body option")
+"""Elements that a script shows, or the reader."""
 _NOTE_LINKS = names("noteref doc-noteref footnote-ref footnote-reference")
 _NOTES = names("footnote endnote rearnote note doc-footnote doc-endnote")
 _UNREAD = names("template noscript object audio video canvas datalist rp")
@@ -180,6 +180,8 @@ class _Reader:
         self._sheets = sheets
         self._unread = kind.value | _UNREAD if hides else frozenset[str]()
         self._elements = OpenElements()
+        self._paint = ("", "")
+        """The colours of letters and ground; empty if they are not known."""
         self._has_ground = False
         """Whether an element before has another background than white."""
         self._flow = Flow()
@@ -190,7 +192,7 @@ class _Reader:
         self._raised = self._struck = self._quotes = 0
         self._is_reading = 0
         self._unseen_by = frozenset[str]()
-        """`tiny` or `clear`, if the text here is."""
+        """The looks that hide the text here (see `html_styles.LOOKS`)."""
         self._choice: Choice | None = None
         self._formula: Formula | None = None
         self._y = ""
@@ -242,6 +244,11 @@ class _Reader:
         text = self._flow.text()
         self.whole = f"{text}\n" if text.strip() else ""
 
+    def _add(self, text: str) -> None:
+        """Write what an element shows that is no text of the page."""
+        if "invisible" not in self._unseen_by:
+            self._flow.add(text)
+
     # ---------------------------------------------------------------------------- elements
 
     def _start(self, tag: Tag) -> None:
@@ -262,14 +269,16 @@ class _Reader:
 
     def _visibility(self, tag: Tag) -> tuple[bool, bool]:
         """Whether an element is not part of the page, and whether it is there but not seen."""
-        found, style = tag.attributes, tag.style
-        is_white = self._is_white(tag)
-        if tag.name in ("html", "body", "option") or self._is_note(tag):
-            return False, is_white  # a script, or the reader, shows them
-        is_gone = "hidden" in found or "popover" in found or style.get("display") == "none"
+        found = tag.attributes
+        if self._is_shown_later(tag):
+            return False, False
+        is_gone = "hidden" in found or "popover" in found or tag.style.get("display") == "none"
         if tag.name == "dialog":
             is_gone = is_gone or "open" not in found
-        return is_gone, is_white or is_unseen(style)
+        return is_gone, tag.is_unseen
+
+    def _is_shown_later(self, tag: Tag) -> bool:
+        return tag.name in _SHOWN_LATER or self._is_note(tag)
 
     def _is_note(self, tag: Tag) -> bool:
         """Whether an element of a book is shown when its mark is chosen."""
@@ -277,36 +286,29 @@ class _Reader:
         is_note = tag.name == "aside" or not _NOTES.isdisjoint(kinds.split())
         return is_note and self._kind is _Kind.BOOK
 
-    def _is_white(self, tag: Tag) -> bool:
-        """Whether a text is white on white. A page with style sheets, which may change colours, is
-        read as if it were not."""
-        if self._has_sheet:
-            return False
-        found, style = tag.attributes, tag.style
-        grounds = [style.get("background-color"), style.get("background")]
-        grounds += [found.get("bgcolor"), found.get("background")]
-        self._has_ground |= any(
-            each and each.lower().replace(" ", "") not in _WHITE | _NO_GROUND for each in grounds
-        )
-        colour = style.get("color") or found.get("color", "")
-        return colour.lower().replace(" ", "") in _WHITE and not self._has_ground
-
     def _opened(self, tag: Tag) -> Iterator[None] | None:
         """What is to be done with an element; None if its content is only text of the line."""
         effects = tag.effects
         if self._sheets and "class" in tag.source:
             classes = tag.attributes.get("class", "").split()
             effects = effects.union(*(of_classes(tag.name, classes, each) for each in self._sheets))
-        return self._styled(tag, effects) if effects else self._by_name(tag)
+        if not self.looks:
+            effects -= LOOKS.keys()
+        elif "invisible" in effects and self._is_shown_later(tag):
+            effects -= {"invisible"}
+        is_styled = effects or any(tag.paint)
+        return self._styled(tag, effects) if is_styled else self._by_name(tag)
 
     def _styled(self, tag: Tag, effects: frozenset[str]) -> Iterator[None]:
         own = self._by_name(tag, "block" in effects)
         by_style = [self._del(tag)] if "struck" in effects else []
         by_style += [
             self._look(kind, kind in effects)
-            for kind, seen in (("tiny", "sized"), ("clear", "coloured"))
-            if self.looks and (kind in effects or (seen in effects and kind in self._unseen_by))
+            for kind, ends in LOOKS.items()
+            if kind in effects or (kind in self._unseen_by and not ends.isdisjoint(effects))
         ]
+        if self.looks and any(tag.paint):
+            by_style.append(self._painted(tag))
         if "raised" in effects and tag.name not in SPECIAL:
             by_style.append(self._sup(tag))
         rests = [*by_style, own] if own is not None else by_style
@@ -321,6 +323,22 @@ class _Reader:
         self._unseen_by = before | {kind} if is_on else before - {kind}
         yield
         self._unseen_by = before
+
+    def _painted(self, tag: Tag) -> Iterator[None]:
+        """Hide a text that looks like its ground. Where a style sheet may set the ground, an
+        element must have both colours."""
+        before, unseen_by = self._paint, self._unseen_by
+        is_body = tag.name in ("html", "body")
+        colour = "" if is_body else tag.paint[0] or before[0]
+        ground = tag.paint[1] or ("" if self._has_sheet else before[1])
+        self._has_ground |= bool(ground) and not look_alike(ground, "white")
+        self._paint = colour, ground
+        if not ground and not self._has_ground and not self._has_sheet:
+            ground = "white"
+        is_alike = look_alike(colour, ground)
+        self._unseen_by = unseen_by | {"alike"} if is_alike else unseen_by - {"alike"}
+        yield
+        self._paint, self._unseen_by = before, unseen_by
 
     def _by_name(self, tag: Tag, is_block: bool = False) -> Iterator[None] | None:
         name, flow = tag.name, self._flow
@@ -433,6 +451,8 @@ class _Reader:
             return
         flow.end_paragraph()
         mark = "-" if format == "bullet" else f"{formatted(number, format)}."
+        if "invisible" in self._unseen_by:
+            mark = ""
         flow.items.append(Item(depth, mark))
         yield
         flow.write_mark()
@@ -563,16 +583,15 @@ class _Reader:
             flow.end_line()
         yield
         self._formula = None
-        flow.add(formula.text() or " ".join(found.get("alttext", "").split()))
+        self._add(formula.text() or " ".join(found.get("alttext", "").split()))
         if is_block:
             flow.end_line()
 
     def _select(self, tag: Tag) -> Iterator[None]:
-        flow, choice = self._flow, Choice("multiple" in tag.attributes)
-        self._choice = choice
+        choice = self._choice = Choice("multiple" in tag.attributes)
         yield
         self._choice = None
-        flow.add(choice.text())
+        self._add(choice.text())
 
     def _option(self, tag: Tag) -> Iterator[None]:
         if self._choice is not None:
@@ -584,14 +603,13 @@ class _Reader:
         found, is_input = tag.attributes, tag.name == "input"
         kind = found.get("type", "").lower()
         if is_input and kind in ("checkbox", "radio"):
-            self._flow.add(markdown.TICKS["checked" in found])
-            self._flow.add(" ")
+            self._add(f"{markdown.TICKS['checked' in found]} ")
             return
         shown = found.get("alt", "")
         if is_input and kind != "image":
             shown = "" if kind in ("hidden", "password") else found.get("value", "")
         if shown.strip():
-            self._flow.add(f"[{' '.join(shown.split())}]")
+            self._add(f"[{' '.join(shown.split())}]")
         yield
 
     def _label(self, tag: Tag) -> Iterator[None]:

@@ -21,6 +21,7 @@ from app.paths import cache_path
 from app.protocol.options import ENCODERS
 from app.sandbox.process import TextError, TextProcess, TextRefused
 from app.util.atomic_files import make_folder, write_durably
+from app.util.formatting import one_line
 from app.util.regular_files import read_text
 
 Config = dict[str, Any]
@@ -78,6 +79,8 @@ class Architecture:
     """Whether mlx-lm can divide the model between machines."""
     kv_bits: int | None = None
     """Bits per number in a quantised KV cache."""
+    ignored_window: int = 0
+    """Tokens of a sliding window that mlx-lm does not apply; 0 without."""
     has_mtp: bool = False
     """Whether the configuration has a multi-token prediction head. Its weights are not in the other
     fields, because many conversions leave them out."""
@@ -169,7 +172,7 @@ def measure(config: Config, bits: int | None = None) -> Config:
     except TextRefused as error:
         raise ModelError(
             f"mlx-lm cannot use the configuration of this {kind} model"
-            f" ({' '.join(str(error).split())[:200].rstrip('.')})",
+            f" ({one_line(error).removeprefix('ValueError: ')})",
             "download the model again, or choose another one",
         ) from None
     except TextError as error:

@@ -27,6 +27,8 @@ class ModelInfo:
     short_factors_below: int = 0
     """Tokens below which its configuration (LongRoPE) has other factors, which are not used; 0 if
     there are none."""
+    ignored_window: int = 0
+    """Tokens of its sliding window if mlx-lm does not apply it; otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ class ReasonCode(StrEnum):
     SAVES_NOTHING = auto()
     """A sparse read was requested, but saves nothing (all cached)."""
     NEEDS_EVERY_TOKEN = auto()
+    PARTS_ONLY = auto()
+    """The whole text was asked for, but exceeds the context."""
     FEW_TO_SKIP = auto()
     FASTER = auto()
     """One way of reading is predicted to be faster than the other."""
@@ -151,6 +153,7 @@ class ReasonCode(StrEnum):
     SLOW_BLAS = auto()
     SAMPLING_IGNORED = auto()
     LONG_FACTORS_ALWAYS = auto()
+    WINDOW_IGNORED = auto()
     TEMPLATE_RULE = auto()
     CACHE_DAMAGED = auto()
     SNAPSHOT_UNUSABLE = auto()

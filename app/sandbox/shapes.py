@@ -6,9 +6,9 @@ This runs in the limited process of `worker.py`, because the configuration is no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import MISSING, fields
 from fnmatch import fnmatch
 from typing import Any
 
@@ -17,11 +17,17 @@ from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.quantized import quantize
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import ssm
-from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_lm.utils import _decode_tagged_floats, _get_classes
 
-from app.util.model_config import for_mlx_lm
+from app.util.model_config import (
+    for_mlx_lm,
+    sliding_layers,
+    sliding_window,
+    text_part,
+    without_scaling,
+)
 
 Config = dict[str, Any]
 
@@ -40,6 +46,10 @@ _UNUSED = {
 }
 """Values that mlx-lm requires but that hardly affect sizes, so a catalogue need not list them. A
 whole config.json names the version of transformers, and must have them."""
+_MISSING = re.compile(r"\w*\.__init__\(\) missing \d+ required \S+ arguments?: (.*)")
+"""Python's message for a class of arguments, also one of the language model in it."""
+_NAME = re.compile(r"'(\w+)'")
+_INVALID = "its config.json lacks a value, or has one of a wrong type"
 
 
 def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
@@ -59,13 +69,10 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
         model_class, arguments = _get_classes(full)
     except ValueError:
         return None
-    if missing := missing_values(full):
-        return {"missing": missing}
     try:
-        given = arguments.from_dict(full)
-    except (ValueError, KeyError):  # as in `load_lazily`
-        given = arguments.from_dict(full | {"rope_scaling": None})
-    model = model_class(given)
+        model = build_model(model_class, arguments, full)
+    except MissingValues as error:
+        return {"missing": error.keys}
     _cast(model, text)
     trace = Trace(model)
     layers = trace.run()
@@ -80,17 +87,59 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
         "element_bytes": trace.element_bytes,
         "has_sinks": trace.has_sinks,
         "divisible": hasattr(model, "shard"),
+        "ignored_window": ignored_window(model, config),
         "weight_bytes": sum(array.nbytes for array in _arrays(model.parameters())),
     }
 
 
-def missing_values(config: Config) -> list[str]:
-    """Keys that mlx-lm's class requires and `config` lacks. Raises ValueError if mlx-lm has no such
-    architecture."""
-    required = (
-        f.name for f in fields(_get_classes(config)[1]) if f.default is f.default_factory is MISSING
-    )
-    return [name for name in required if name not in {*config, "text_config"}]
+class MissingValues(ValueError):
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__(f"its config.json lacks {', '.join(keys)}")
+        self.keys = keys
+
+
+def build_model(model_class: Callable[[Any], Any], arguments: Any, config: Config) -> Any:
+    """The model of a configuration, by mlx-lm's class and that of its arguments. If the class does
+    not know the scaling of its rotary embeddings, it is built without. Raises ValueError."""
+    try:
+        try:
+            model = model_class(arguments.from_dict(config))
+        except (ValueError, KeyError):
+            if (plain := without_scaling(config)) is None:
+                raise
+            model = model_class(arguments.from_dict(plain))
+        _check_windows(model, config)
+    except TypeError as error:
+        if missing := _MISSING.match(str(error)):
+            raise MissingValues(_NAME.findall(missing[1])) from None
+        raise ValueError(_INVALID) from error
+    except (LookupError, AttributeError, AssertionError, ArithmeticError) as error:
+        raise ValueError(_INVALID) from error
+    return model
+
+
+def _check_windows(model: Any, config: Config) -> None:
+    """Raise ValueError if other layers have a sliding window than those of the configuration."""
+    built, stated = _windowed_layers(model), sliding_layers(text_part(config))
+    if any(built) and any(one != other for one, other in zip(built, stated, strict=False)):
+        raise ValueError("its layer_types are in an order that mlx-lm cannot compute")
+
+
+def ignored_window(model: Any, config: Config) -> int:
+    """Tokens of the sliding window that the configuration has but mlx-lm's class does not; 0
+    without, and if no text is longer."""
+    text = text_part(config)
+    window, longest = sliding_window(text) or 0, text.get("max_position_embeddings")
+    if (type(longest) is int and longest <= window) or any(_windowed_layers(model)):
+        return 0
+    return window if any(sliding_layers(text)) else 0
+
+
+def _windowed_layers(model: Any) -> list[bool]:
+    return [
+        any(isinstance(leaf, RotatingKVCache | ChunkedKVCache) for leaf in _leaves(each))
+        for each in make_prompt_cache(model)
+    ]
 
 
 def _arrays(tree: Any) -> list[mx.array]:

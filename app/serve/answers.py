@@ -12,11 +12,12 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from app.chat import wording
 from app.chat.citations import Footnote, placed
-from app.chat.conversation import Question, Turn
+from app.chat.conversation import Question, Turn, not_read
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import AskedTurn, Engine, MakeAsk, OnAnswered
 from app.protocol.events import (
@@ -515,4 +516,11 @@ class ServedAnswer:
             found |= {"files": files, "total_files": retrieved.documents.files}
         if (citations := self.turn.citations) is not None:
             found["sentences_without_passage"] = citations.uncited
-        return found | ({"note": self.note} if self.note else {})
+        missing = f"{self._missing}." if self._missing else ""
+        note = " ".join(filter(None, (self.note, missing)))
+        return found | ({"note": note} if note else {})
+
+    @cached_property
+    def _missing(self) -> str:
+        """What could not be read of the documents."""
+        return not_read(each for message in self.ask.messages for each in message.documents)

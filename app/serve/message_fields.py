@@ -39,14 +39,15 @@ class ContentPart(Fields):
     input: Any = None
     tool_use_id: Any = None
     content: Any = None
-    """A result in Anthropic's API; see `result_text`."""
+    """A tool's or a search's result in Anthropic's API."""
     is_error: bool = False
     text: str = ""
     thinking: str = ""
     refusal: str = ""
-    source: dict[str, Any] | None = None
+    source: dict[str, Any] | str | None = None
     title: str | None = None
-    """A document in Anthropic's API."""
+    context: str = ""
+    """A document in Anthropic's API; the source of a search result is a text."""
     file: dict[str, Any] | None = None
     """A file in OpenAI's chat completions."""
     filename: str | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request
@@ -37,7 +38,15 @@ from app.protocol.options import (
     Sampling,
 )
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import LONG, cut, names_rules
+from app.serve.cutting import (
+    cut,
+    ends_with_command,
+    introduces,
+    message_asks,
+    names_rules,
+    text_document,
+    without_outer_names,
+)
 from app.serve.fields import (
     NO_LIMIT,
     BadRequest,
@@ -46,8 +55,8 @@ from app.serve.fields import (
     ignored,
     refuse_unsupported,
 )
-from app.serve.message_fields import Called, ChatMessage, ContentPart, Fields, Item, Items
-from app.serve.tool_texts import CALL, ToolResult, call_text, has_media, label
+from app.serve.message_fields import ChatMessage, ContentPart, Fields, Item, Items
+from app.serve.tool_texts import CALL, ToolResult, call_text, calls, has_media, key, label
 from app.settings.definitions import Settings
 from app.util.json_amount import is_too_much
 
@@ -144,8 +153,6 @@ def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]
 
 MAX_STOPS = 128
 """Maximum stop sequences."""
-MAX_MARKS = 100
-"""Documents of a message whose names are removed around the question."""
 MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
 """Maximum stop token ids, logit biases, and token ids of a prompt."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
@@ -467,9 +474,10 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     found: list[Message] = []
     texts_by_name: dict[str, list[str]] = {}
     labels: dict[str, str] = {}
-    for message in messages:
+    after_command = False
+    for message, is_asked in zip(messages, _asked_elsewhere(messages), strict=True):
         if message.role in ("tool", "function"):
-            name = labels.get(_key(message.tool_call_id or message.name))
+            name = labels.get(key(message.tool_call_id or message.name))
             name = name or (label(message.name, None) if message.name else CALL)
             result = ToolResult(name, _plain(message)).message
             found.append(_with_numbers(result, texts_by_name))
@@ -478,15 +486,17 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         if message.role == "user":
             found += [_with_numbers(each.message, texts_by_name) for each in parts.results]
             if not parts.results or parts.documents or any(map(str.strip, parts.texts)):
-                found.append(_asked(parts, texts_by_name))
+                found.append(_asked(parts, texts_by_name, is_asked, after_command))
+            after_command = ends_with_command(parts.texts)
         elif message.role == "assistant":
-            texts = [*parts.texts, *(each.text for each in parts.results)]
-            texts += _calls(message, labels)
+            after_command = False
+            texts = [*parts.texts, *(each.text for each in parts.results), *parts.document_texts]
+            texts += calls(message, labels)
             thinking = message.reasoning_content or "\n\n".join(parts.thoughts)
             text = "\n\n".join(texts if len(texts) < 2 else filter(None, texts))
             found.append(Message(Role.ASSISTANT, text, thinking=thinking))
         else:
-            texts = [*map(_without_billing, parts.texts)]
+            texts = [*map(_without_billing, parts.texts), *parts.document_texts]
             if any(texts) or texts == parts.texts:
                 found.append(Message(Role.SYSTEM, "\n\n".join(filter(None, texts))))
     asks = any(message.role in ("user", "system", "developer") for message in messages)
@@ -498,14 +508,24 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     return _ordered(found)
 
 
-def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
+def _asked_elsewhere(messages: Sequence[ChatMessage]) -> Iterator[bool]:
+    """For each message, whether a user asks in another one, with no answer between the two."""
+    for _, run in groupby(messages, lambda each: each.role == "assistant"):
+        own = [_texts(each.content) if each.role == "user" else [] for each in run]
+        asking = [sum(map(bool, own)) > 1 and message_asks(each) for each in own]
+        count = sum(asking)
+        yield from (count > each for each in asking)
+
+
+def _asked(
+    parts: _Parts, texts_by_name: dict[str, list[str]], is_asked: bool, after_command: bool
+) -> Message:
     """A user's message."""
-    context: list[str] = []
-    cut_out, text = cut(parts.texts, context)
-    question = _without_names(text, cut_out)
-    if cut_out and context and not _without_marks(question, cut_out):
-        context, question = [], "\n\n".join([*context, question])
     documents = [_numbered(each, texts_by_name) for each in parts.documents]
+    about = zip(documents, parts.contexts, strict=True)
+    context = [f"[about {document.name}]\n{text}" for document, text in about if text]
+    cut_out, text = cut(parts.texts, context, is_asked=is_asked, after_command=after_command)
+    question = without_outer_names(text, cut_out) or text
     return Message(
         Role.USER, question, (*documents, *cut_out), context="\n\n".join(context).strip()
     )
@@ -513,8 +533,8 @@ def _asked(parts: _Parts, texts_by_name: dict[str, list[str]]) -> Message:
 
 def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages, such that the user's own words are the last ones before each answer: system
-    prompts and messages with nothing but context that follow them stand before them. Where there
-    are no own words, the last of the others is what is answered."""
+    prompts and messages with nothing but documents and context that follow them stand before them.
+    Where there are no own words, the last of the others is what is answered."""
     found: list[Message] = []
     run: list[Message] = []
     last = max(
@@ -524,7 +544,7 @@ def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.role is Role.ASSISTANT:
             found.append(message)
             continue
-        if run and _is_own(run[-1]) and not _is_own(message):
+        if run and _rank(message) < _rank(run[-1]):
             run.insert(-1, message)
         else:
             run.append(message)
@@ -533,33 +553,25 @@ def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
             continue
         if run[-1].role is Role.SYSTEM and (found or is_last):
             run[-1] = Message(Role.USER, "", context=run[-1].text.strip())
-        if is_last and not _is_own(run[-1]):
-            run[-1] = replace(run[-1], text=run[-1].context, context="")
+        if is_last and not _rank(run[-1]):
+            run[-1] = replace(run[-1], text=run[-1].body, context="")
         found += run
         run = []
     return tuple(found)
 
 
-def _is_own(message: Message) -> bool:
-    return message.role is Role.USER and bool(message.text.strip() or message.documents)
+def _rank(message: Message) -> int:
+    """How likely it is that a message is the question: 0 if it has none of the user's words, 1 if
+    they only announce its documents."""
+    words = without_outer_names(message.text, message.documents).strip()
+    if message.role is not Role.USER or not words:
+        return 0
+    return 1 if message.documents and introduces(words) else 2
 
 
 def _without_billing(text: str) -> str:
     line, _, rest = text.partition("\n")
     return rest.lstrip("\n") if line.lower().startswith(BILLING) else text
-
-
-def _calls(message: ChatMessage, labels: dict[str, str]) -> Iterator[str]:
-    """The text of each call of an assistant's message. Stores their labels."""
-    calls = [
-        (each.id, each.function or each.custom or Called()) for each in message.tool_calls or []
-    ]
-    if message.function_call is not None:
-        calls.append((message.function_call.name, message.function_call))
-    for id, call in calls:
-        given = call.input if call.arguments is None else call.arguments
-        labels[_key(id)] = label(call.name, given)
-        yield call_text(call.name, given)
 
 
 def _with_numbers(message: Message, texts_by_name: dict[str, list[str]]) -> Message:
@@ -577,55 +589,51 @@ def _numbered(document: Document, texts_by_name: dict[str, list[str]]) -> Docume
     return document if number == 1 else replace(document, name=f"{stem} ({number}){suffix}")
 
 
-def _without_marks(text: str, documents: Sequence[Document]) -> str:
-    for document in documents[:MAX_MARKS]:
-        text = text.replace(f"[{document.name}]", "")
-    return text.strip()
-
-
-def _without_names(text: str, documents: Sequence[Document]) -> str:
-    """Remove the names of documents before and after a question. Each document begins with its
-    name anyway, and the name's words would count as words of the question. If there are names
-    inside the question, or nothing else, all names stay."""
-    marks = tuple(f"[{document.name}]" for document in documents)
-    if not 0 < len(marks) <= MAX_MARKS or len(text) > LONG + sum(map(len, marks)):
-        return text
-    inner = text.strip()
-    while inner.startswith(marks):
-        inner = inner[len(next(filter(inner.startswith, marks))) :].lstrip()
-    while inner.endswith(marks):
-        inner = inner[: -len(next(filter(inner.endswith, marks)))].rstrip()
-    return text if not inner or any(mark in inner for mark in marks) else inner
-
-
 class _Parts(NamedTuple):
-    """The parts of a message, by their kinds. Texts include those of tool calls."""
+    """The parts of a message, by their kinds. Texts include those of tool calls. `contexts` has
+    what is said about each document."""
 
     texts: list[str]
     thoughts: list[str]
     documents: list[Document]
+    contexts: list[str]
     results: list[ToolResult]
+
+    @property
+    def document_texts(self) -> list[str]:
+        """The documents as texts, for messages that cannot have documents."""
+        about = zip(self.documents, self.contexts, strict=True)
+        return ["\n".join(filter(None, (each.name, text, each.text))) for each, text in about]
+
+
+TEXT_TYPES = ("text", "input_text", "output_text")
+
+
+def _texts(content: str | list[str | ContentPart] | None) -> list[str]:
+    parts = [content] if isinstance(content, str) else content or []
+    found = (each for each in parts if isinstance(each, str) or each.type in TEXT_TYPES)
+    return [each if isinstance(each, str) else each.text for each in found]
 
 
 def _parts(content: str | list[str | ContentPart] | None, labels: dict[str, str]) -> _Parts:
     """Stores the labels of tool calls. Raises BadRequest."""
-    found = _Parts([], [], [], [])
+    found = _Parts([], [], [], [], [])
     for part in [content] if isinstance(content, str) else content or []:
-        if isinstance(part, str):
-            found.texts.append(part)
-        elif part.type in ("text", "input_text", "output_text"):
-            found.texts.append(part.text)
+        if isinstance(part, str) or part.type in TEXT_TYPES:
+            found.texts.extend(_texts([part]))
         elif part.type == "refusal":
             found.texts.append(part.refusal)
         elif part.type in ("thinking", "redacted_thinking"):
             found.thoughts.extend([part.thinking] if part.thinking else [])
-        elif part.type in ("document", "file", "input_file"):
+        elif part.type in ("document", "file", "input_file", "search_result"):
             found.documents.append(_document(part, len(found.documents) + 1))
+            is_source = isinstance(part.source, str) and part.source != part.title
+            found.contexts.append(f"Source: {part.source}" if is_source else part.context)
         elif part.type.endswith("tool_use"):
-            labels[_key(part.id)] = label(part.name, part.input)
+            labels[key(part.id)] = label(part.name, part.input)
             found.texts.append(call_text(part.name, part.input))
         elif part.type.endswith("tool_result"):
-            name = labels.get(_key(part.tool_use_id), CALL)
+            name = labels.get(key(part.tool_use_id), CALL)
             found.results.append(ToolResult(name, part.content, part.is_error))
         else:
             raise BadRequest(
@@ -641,19 +649,34 @@ def _plain(message: ChatMessage) -> Any:
     return message.model_dump(exclude_unset=True).get("content")
 
 
-def _key(id: Any) -> str:
-    return id if isinstance(id, str) else ""
-
-
 def _document(part: ContentPart, number: int) -> Document:
-    """The document of a part: a text, or a file in base64. Raises BadRequest."""
+    """The document of a part: a text, a list of texts, or a file in base64. Raises BadRequest."""
     source, file = part.source or {}, part.file or {}
-    name = part.title or file.get("filename") or part.filename or f"document {number}"
-    data = source.get("data") or file.get("file_data") or part.file_data
+    if isinstance(source, str):
+        name, source = part.title or source, {"type": "content", "content": part.content}
+    else:
+        name = part.title or file.get("filename") or part.filename or f"document {number}"
+    if source.get("type") == "content" and isinstance(name, str):
+        return text_document(name, "\n\n".join(_block_texts(source.get("content"))))
+    found = source.get("data"), file.get("file_data"), part.file_data
+    data = next((each for each in found if each is not None), None)
     if not isinstance(data, str) or not isinstance(name, str):
         raise BadRequest("Files are read from the request only: send their content in base64.")
-    text = data if source.get("type") == "text" else _file_text(name, data)
+    if source.get("type") == "text":
+        return text_document(name, data)
+    text = _file_text(name, data)
     return Document(name, text, ((0, len(text)),) if names_rules(name) else ())
+
+
+def _block_texts(content: Any) -> Iterator[str]:
+    """The texts in the content of a document. Raises BadRequest."""
+    for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+        kind, text = (block.get("type"), block.get("text")) if isinstance(block, dict) else ("", "")
+        if kind != "text":
+            raise BadRequest(f"Documents have only texts: leave out blocks of type {kind!r:.50}.")
+        if not isinstance(text, str):
+            raise BadRequest("A document has no text: send it as `content`.")
+        yield text
 
 
 MAX_READERS = 3
@@ -686,7 +709,7 @@ def _file_text(name: str, data: str) -> str:
     from app.ingest.records import IngestError, ReadCancelled
 
     try:
-        content = base64.b64decode(data.partition(";base64,")[2] or data, validate=True)
+        content = base64.b64decode(data.rpartition(";base64,")[2], validate=True)
     except ValueError:
         raise BadRequest(f"The content of {name!r} is not base64.") from None
     if _spent.get() > READ_SECONDS:

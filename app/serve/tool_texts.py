@@ -4,12 +4,14 @@ model of another server has used some is read."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import LONG, reminders_apart
+from app.protocol.prompt import Message, Role
+from app.serve.cutting import LONG, reminders_apart, text_document
 from app.serve.fields import BadRequest
+from app.serve.message_fields import Called, ChatMessage
 
 LABEL = 100
 """Maximum characters of a tool's name, and of the argument that is shown with it."""
@@ -26,6 +28,23 @@ def call_text(name: Any, arguments: Any) -> str:
         arguments if isinstance(arguments, str) else "" if arguments is None else _json(arguments)
     )
     return f"[called {_name(name)} with {shown}]" if shown else f"[called {_name(name)}]"
+
+
+def calls(message: ChatMessage, labels: dict[str, str]) -> Iterator[str]:
+    """The text of each call of an assistant's message. Stores their labels."""
+    found = [
+        (each.id, each.function or each.custom or Called()) for each in message.tool_calls or []
+    ]
+    if message.function_call is not None:
+        found.append((message.function_call.name, message.function_call))
+    for id, call in found:
+        given = call.input if call.arguments is None else call.arguments
+        labels[key(id)] = label(call.name, given)
+        yield call_text(call.name, given)
+
+
+def key(id: Any) -> str:
+    return id if isinstance(id, str) else ""
 
 
 def label(name: Any, arguments: Any) -> str:
@@ -74,7 +93,7 @@ class ToolResult:
         if len(text := result_text(self.content)) < LONG:
             return Message(Role.USER, self.text)
         reminders, text = reminders_apart(text)
-        documents = (Document(self.label, text),) if text.strip() else ()
+        documents = (text_document(self.label, text),) if text.strip() else ()
         return Message(Role.USER, self._heading, documents, context="\n\n".join(reminders))
 
 
@@ -86,13 +105,14 @@ def _part_text(part: Any) -> str:
     if not isinstance(part, dict):
         return part if isinstance(part, str) else _json(part)
     source, nested = part.get("source"), part.get("content")
-    if isinstance(source, dict) and source.get("type") == "text":
-        nested = [{"text": source.get("data")}]
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):
+        nested = source.get("data") or source.get("content")
+    nested = [{"text": nested}] if isinstance(nested, str) else nested
     texts = nested if isinstance(nested, list) else [part]
     found = [each["text"] for each in texts if isinstance(each, dict) and "text" in each]
     if found and all(isinstance(each, str) for each in found):
-        title = part.get("title")
-        return "\n".join([title, *found] if isinstance(title, str) else found)
+        about = [part.get("title"), part.get("context")]
+        return "\n".join([*(each for each in about if isinstance(each, str)), *found])
     kind = str(part.get("type"))
     return next((each for each in MEDIA if each[1:-1] in kind), "") or _json(part)
 

@@ -292,7 +292,7 @@ class Setting:
     @property
     def bounds(self) -> str:
         """`0 to 2`: the smallest and the largest number."""
-        return f"{self.range.min:,g} to {self.range.max:,.6g}" if self.range is not None else ""
+        return f"{self.range.min:,g} to {self.range.max:,.7g}" if self.range is not None else ""
 
     @property
     def requirement(self) -> str:

@@ -207,15 +207,16 @@ class PathCompleter:
     def folder(self, word: str) -> str:
         return self._absolute(_split(word)[0])
 
-    def take_named(self, text: str, strict: bool) -> tuple[str, list[str]]:
-        """A question without the files, parts of files and folders that stand after an `@` (within
-        a sentence their names stay), and the paths of these. Waits for the disk. If `strict`,
+    def take_named(self, text: str, strict: bool) -> tuple[str, dict[str, str]]:
+        """A question without the files, parts of files and folders that stand after an `@`, and for
+        the path of each what stays of it: within a sentence its name. Waits for the disk. If
+        `strict`,
         raises IngestError for what does not exist and can hardly be anything but a path: it has a
         slash or an ending."""
         from app.ingest.excerpt import split_path  # slow to import
         from app.ingest.reader import file_mode
 
-        found: list[str] = []
+        found: dict[str, str] = {}
         rest, at = "", 0
         for match in _WORDS.finditer(text):
             word = match[1].rstrip(_AFTER_A_PATH)
@@ -226,12 +227,13 @@ class PathCompleter:
                 if strict and _LIKE_A_PATH.match(path):
                     file_mode(path)
                 continue
-            found.append(absolute)
+            found[absolute] = ""
             rest += text[at : match.start()]
             at = match.start() + 1 + len(word)
             is_last = not text[at:].strip(_AFTER_A_PATH).strip()
             if rest.strip() and not (is_last and rest.rstrip().endswith((".", "?", "!", ":"))):
-                rest += os.path.basename(file) + (f"#{part}" if part else "")
+                found[absolute] = os.path.basename(file) + (f"#{part}" if part else "")
+                rest += found[absolute]
         return (rest + text[at:]).strip(), found
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:

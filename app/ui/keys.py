@@ -23,6 +23,7 @@ WORD_BINDINGS = (
     Binding("alt+left", "cursor_word_left", show=False),
     Binding("alt+right", "cursor_word_right", show=False),
     Binding("alt+backspace", "delete_word_left", show=False),
+    Binding("ctrl+delete", "delete_word_right", show=False),
 )
 """More keys of a `TextArea`."""
 
@@ -32,6 +33,9 @@ class SafeInput(Input):
         Binding("alt+left", "cursor_left_word", show=False),
         Binding("alt+right", "cursor_right_word", show=False),
         Binding("alt+backspace", "delete_left_word", show=False),
+        Binding("ctrl+delete", "delete_right_word", show=False),
+        Binding("ctrl+home", "home", show=False),
+        Binding("ctrl+end", "end", show=False),
     ]
 
     async def _on_key(self, event: Key) -> None:

@@ -160,6 +160,7 @@ class PasteSafeDriver(LinuxDriver):
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
+                is_due = parser.is_due  # asked first: only then has no input arrived in time
                 if selector.select(SHORT_TICK_SECONDS if parser.is_waiting else TICK_SECONDS):
                     received = self._read()
                     empty = 0 if received else empty + 1
@@ -170,7 +171,9 @@ class PasteSafeDriver(LinuxDriver):
                         self.exit_event.wait(TICK_SECONDS)
                     if text := decoder.decode(received):
                         self._process(parser.feed(text))
-                self._process(parser.tick())
+                    is_due = is_due and not received
+                if is_due:
+                    self._process(parser.tick())
         with suppress(EOFError, ParseError):
             list(parser.feed(""))
 

@@ -40,18 +40,18 @@ KEYS = {
     "\x1b[K": "shift+end",
     "\x1b[J": "ctrl+end",
     "\x1b[4h": "insert",
-    # rxvt-unicode; Textual has the first two exchanged, and the third wrong
-    "\x1b[7^": "ctrl+home",
-    "\x1b[8^": "ctrl+end",
+    # rxvt-unicode
     "\x1bOb": "ctrl+down",
-    "\x1b[7@": "ctrl+shift+home",
-    "\x1b[8@": "ctrl+shift+end",
     # xterm with modified keypad keys
     "\x1bO2M": "shift+enter",
 }
 """Keys that Textual's tables lack or have wrong."""
 KITTY_F1 = "\x1b[P"
 """F1 of the kitty keyboard protocol, but Delete of st."""
+X10_MOUSE = "\x1b[M"
+"""Three characters follow. Alone it is Ctrl+Delete of st."""
+RXVT_MODIFIERS = {"$": "shift", "^": "ctrl", "@": "ctrl+shift"}
+"""What rxvt-unicode sends in place of the `~` of a key."""
 KEYPAD = dict(zip(range(57399, 57414), "0123456789./*-+", strict=True)) | {57415: "=", 57416: ","}
 """The keypad's keys that type a character, in the kitty keyboard protocol."""
 SS3_KEYPAD = {"X": "=", "l": ",", " ": " "}
@@ -64,6 +64,9 @@ SHIFT, ALT, LOCKS = 1, 2, 64 | 128
 RELEASED = "3"
 STRINGS = "]P_^X"
 """What follows ESC at the beginning of OSC, DCS, APC, PM and SOS."""
+INTRODUCERS = frozenset(ESC + each for each in STRINGS + "[O")
+"""Beginnings of sequences that are also Alt and a key."""
+STRING_ENDS = "\x07", "\x1b\\"
 C1 = frozenset(map(chr, range(0x80, 0xA0)))
 """Each stands for ESC and another character."""
 MAX_SEQUENCE = 64
@@ -99,12 +102,18 @@ _SS3_BODY = re.compile(r"[\d;]*")
 _NUMBERS = re.compile(r"(?:[0-9]{0,7}[:;])*[0-9]{0,7}")
 """Larger ones mean nothing."""
 _RXVT_SHIFT = re.compile(r"\d+\$")
+_RXVT_KEY = re.compile(r"\x1b\[(\d\d?)([$^@])")
 _STRING_END = re.compile(r"[\x07\x18\x1a\x1b\x9c]")
 _MIXED_IN = re.compile(r"\x1b\[(?:[IO]|<[-\d;]+[Mm])")
 """Focus and mouse reports, which may arrive in the middle of a paste."""
 _BACKGROUND = re.compile(
-    r"11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})(?:/[0-9a-fA-F]{1,4})?"
+    r"\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})(?:/[0-9a-fA-F]{1,4})?"
 )
+_LATE = re.compile(
+    r"\x1b(?:\[(?:[<=>?]\d|\d++[~;])"
+    r"|(?:\]\d++;|\][lL]|P[\d>!]|_G)(?:[!-~]*+\x1b?\Z|[ -~]*+(?:\x07|\x9c|\x1b\\)))"
+)
+"""A sequence that nobody types: of a paste, a report, an answer, or a key with numbers."""
 _KITTY_ANSWER = re.compile(r"\x1b\[\?\d+u")
 
 
@@ -161,9 +170,11 @@ class PasteSafeParser(XTermParser):
         """The parts of a bracketed paste."""
         self._burst: list[str] | None = None
         self._string: str | None = None
-        """The beginning of what an OSC, DCS, APC, PM or SOS has."""
+        """The beginning of an OSC, DCS, APC, PM or SOS, without ESC."""
         self._pending = ""
         """The end of the input so far, if that may be the beginning of a sequence."""
+        self._late = ""
+        """What a sequence had when its rest did not arrive in time."""
         self._deadline: float | None = None
         self._fed_at = 0.0
         self._may_burst = True
@@ -175,16 +186,24 @@ class PasteSafeParser(XTermParser):
     def is_waiting(self) -> bool:
         return self._deadline is not None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `tick` has something to do, if no input has arrived meanwhile."""
+        return self._deadline is not None and _now() >= self._deadline
+
     def feed(self, data: str) -> Iterable[Message]:
         if not data:
             yield from super().feed(data)
             return
         now = _now()
-        introduced = self._string == "" or self._pending in ("\x1b[", "\x1bO")
-        introduced = introduced and self._pasted is None
-        if introduced and len(data) == 1 and now - self._fed_at > constants.ESCAPE_DELAY:
-            # Alt and a key, then another key: no terminal is that slow.
+        started = ESC + self._string if self._string else self._pending
+        is_alt = self._pasted is None and started in INTRODUCERS and len(data) == 1
+        is_alt = is_alt and not BRACKETED_PASTE_START.startswith(started + data)
+        if is_alt and now - self._fed_at > constants.ESCAPE_DELAY:
             self._pending, self._string = "", None
+        late, self._late = self._late + data, ""
+        if late != data and _LATE.match(late) and (len(data) > 1 or late.endswith(STRING_ENDS)):
+            data = late
         self._fed_at, self._may_burst = now, True
         while data:
             if self._pasted is not None:
@@ -198,16 +217,21 @@ class PasteSafeParser(XTermParser):
         self._deadline = self._next_deadline(now)
 
     def tick(self) -> Iterable[Message]:
-        if self._deadline is None or _now() < self._deadline:
+        if not self.is_due:
             return
         pending = self._take_pending()
         if self._burst is not None:
             yield from self._end_burst(pending)
         elif self._string is not None:
-            self._string = None
+            self._late, self._string = ESC + self._string + pending, None
+        elif X10_MOUSE in pending:
+            key = pending.index(X10_MOUSE) + len(X10_MOUSE)
+            yield from self._messages(pending[:key])
+            yield from self._read_keys(pending[key:])
         else:  # Alt and a key is nothing
             escapes = pending.count(ESC) - (not pending.endswith(ESC))
             yield from (Key("escape", ESC) for _ in range(escapes))
+            self._late = pending[pending.rfind(ESC) :]
         self._deadline = self._next_deadline(_now())
 
     def _take_pending(self) -> str:
@@ -219,11 +243,11 @@ class PasteSafeParser(XTermParser):
             known = is_paste("".join(self._burst[:2]))
             return now + (PASTE_SECONDS if known else BURST_SECONDS)
         if self._string is not None:
-            return now + (STRING_SECONDS if self._string else INTRODUCER_SECONDS)
+            return now + (STRING_SECONDS if self._string[1:] else INTRODUCER_SECONDS)
         if self._pasted is not None or not self._pending:
             return None
         introduced = self._pending.lstrip(ESC)
-        if not introduced:
+        if not introduced or introduced.startswith("[M"):
             return now + constants.ESCAPE_DELAY
         # No key sends more than `ESC [` alone: the rest of a longer one is still to come.
         return (
@@ -306,7 +330,7 @@ class PasteSafeParser(XTermParser):
                     return ""
                 sequence, position = data[position:end], end
                 if sequence[1:] and sequence[1] in STRINGS:
-                    self._string = ""
+                    self._string = sequence[1]
                     return data[position:]
                 if sequence.endswith(BRACKETED_PASTE_START):
                     yield from self._messages(sequence.removesuffix(BRACKETED_PASTE_START))
@@ -368,6 +392,9 @@ class PasteSafeParser(XTermParser):
             yield Key(KEYS[sequence], None)
         elif len(sequence) == 2:
             yield from self._alt_key(sequence)
+        elif modified := _RXVT_KEY.fullmatch(sequence):
+            for each in self._keys(f"\x1b[{modified[1]}~"):
+                yield Key(f"{RXVT_MODIFIERS[modified[2]]}+{each.key}", None)
         elif sequence.startswith("\x1bO"):
             body, final = sequence[2:-1], sequence[-1]
             if body:  # `ESC O 5 D` is an older form of `CSI 1;5 D`
@@ -482,9 +509,11 @@ def _sequence_end(data: str, start: int) -> int | None:
                 return None
             if data[end] == "[" and end == body:  # function keys of the Linux console
                 return None if len(data) < body + 2 else body + 2
-            if data[end] == "M" and end == body:  # three characters follow, if it is the mouse
+            if data[end] == "M" and end == body:
                 position = data[body + 1 : body + 4]
-                return body + 4 if len(position) == 3 and position.isprintable() else body + 1
+                if any(each < " " for each in position):
+                    return body + 1
+                return body + 4 if len(position) == 3 else None
             return end + 1 if "@" <= data[end] <= "~" else end
         case "O":
             parameters = _SS3_BODY.match(data, body)

@@ -1,5 +1,8 @@
 """What a model's `config.json` says, in the keys that mlx-lm's classes read.
 
+transformers names the kind of each layer in `layer_types`. Some classes of mlx-lm compute it from a
+`sliding_window_pattern` instead, and others have no sliding windows at all.
+
 transformers 5 keeps all about rotary position embeddings (RoPE) in `rope_parameters`: for the
 whole model, or for each layer type (`{"full_attention": {...}, "sliding_attention": {...}}`). Most
 classes of mlx-lm read older keys instead, and silently take a default where those are missing.
@@ -13,16 +16,27 @@ Config = dict[str, Any]
 Parameters = dict[str, Any]
 """Those of one layer: `rope_theta`, `rope_type`, and what its type needs."""
 
-_NEEDED = {
+_ORIGINAL = "original_max_position_embeddings"
+_SCALED = "rope_theta", "factor", _ORIGINAL
+_NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("default", "mrope", "dynamic", "proportional"), ()),
     "linear": ("factor",),
-    "llama3": ("rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
-    **dict.fromkeys(("yarn", "deepseek_yarn", "telechat3-yarn"), ("rope_theta", "factor")),
-    **dict.fromkeys(("longrope", "su"), ("rope_theta", "long_factor")),
+    "llama3": (*_SCALED, "low_freq_factor", "high_freq_factor"),
+    **dict.fromkeys(("yarn", "deepseek_yarn", "telechat3-yarn"), _SCALED),
+    **dict.fromkeys(("longrope", "su"), ("rope_theta", "long_factor", _ORIGINAL)),
 }
 """The parameters that each `rope_type` needs."""
 _BASE_KEYS = ("rope_theta", "rotary_emb_base")
 _LOCAL_BASE_KEYS = ("rope_local_base_freq", "swa_rope_theta", "rope_local_theta")
+_ALL_BASE_KEYS = (*_BASE_KEYS, *_LOCAL_BASE_KEYS)
+_LIMITS = {
+    **dict.fromkeys((*_ALL_BASE_KEYS, _ORIGINAL), (1, 1e18)),
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "long_factor"), (1e-6, 1e18)),
+    **dict.fromkeys(("attention_factor", "long_mscale", "alpha"), (1e-6, 1e18)),
+    **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim"), (-1e-6, 1e18)),
+    "partial_rotary_factor": (0, 1 + 1e-6),
+}
+"""Between these are the values of parameters that can be computed with."""
 _SHARE_KEYS = ("partial_rotary_factor", "rotary_pct")
 _NEEDS_SCALING = frozenset({"deepseek_v2", "minicpm3"})
 """Architectures whose classes cannot be built without `rope_scaling`."""
@@ -37,6 +51,11 @@ _OTHER_NAMES = {
     "block_dim": "hidden_size",
 }
 """Keys of mlx-lm's classes, with those by which transformers 5 saves the same."""
+_GRANITE = {"linear_attention": "mamba", "full_attention": "attention"}
+"""The names that transformers 5 gives to the layers of granitemoehybrid, and those of mlx-lm."""
+_LIMITED = frozenset({"sliding_attention", "chunked_attention"})
+_SLIDING = frozenset({"mistral", "mixtral", "starcoder2", "phi3", "phimoe", "gemma2"})
+"""Architectures that have a `sliding_window` in some or all layers, even without `layer_types`."""
 
 
 def text_part(config: Config) -> Config:
@@ -69,29 +88,72 @@ def rotary_problem(config: Config) -> str:
         kind = rope_type(each)
         if kind not in _NEEDED:
             return f"of the type {kind[:60]!r}, which specchat cannot compute"
-        for key in (*_NEEDED[kind], *({"rope_theta", "factor"} & each.keys())):
-            value = each.get(key)
-            if value is None:
+        for key in _NEEDED[kind]:
+            if key not in each:
                 return f"of the type {kind!r} with no {key}"
-            if not all(map(_is_positive, value if isinstance(value, list) else [value])):
+        factors = each.get("long_factor")
+        # Bases may be those of each layer.
+        lists = {"long_factor": factors} | {key: text.get(key) for key in _ALL_BASE_KEYS}
+        numbers = [(key, value) for key, value in each.items() if key != "long_factor"]
+        for key, value in lists.items():
+            numbers += [(key, number) for number in (_list(lists, key) or [value])]
+        for key, number in numbers:
+            is_used = key != _ORIGINAL or key in _NEEDED[kind]
+            if is_used and not _is_valid(key, number):
                 return f"of the type {kind!r} with an invalid {key}"
+        dims = rotated_numbers(text, each) or _head_dim(text)
+        if isinstance(factors, list) and dims and len(factors) != dims // 2:
+            wrong = f"{len(factors)} numbers in long_factor instead of {dims // 2}"
+            return f"of the type {kind!r} with {wrong}"
     return ""
+
+
+def sliding_window(text: Config) -> int | None:
+    """Number of tokens that layers with a sliding window see, or of a chunk; 0 without, and None if
+    the configuration does not say it."""
+    if text.get("use_sliding_window") is False:
+        return 0
+    size = text.get("attention_chunk_size") or text.get("sliding_window", -1) or 0
+    return size if type(size) is int and size >= 0 else None
+
+
+def sliding_layers(text: Config) -> list[bool]:
+    """Whether each layer has a sliding window, or chunks; empty if the configuration does not say
+    it."""
+    window, types = sliding_window(text), _list(text, "layer_types")
+    if types or window == 0:
+        return [window != 0 and str(kind) in _LIMITED for kind in types]
+    if rotated := _list(text, "no_rope_layers"):  # Llama 4
+        return [bool(each) for each in rotated]
+    count, first = text.get("num_hidden_layers"), text.get("max_window_layers") or 0
+    has_windows = text.get("use_sliding_window") or str(text.get("model_type")) in _SLIDING
+    return [number >= first for number in range(count or 0)] if window and has_windows else []
 
 
 def short_factors_below(config: Config) -> int:
     """Length in tokens of texts for which LongRoPE has factors of its own; 0 without them."""
     parameters = _parameters(text_part(config))
     is_other = parameters.get("short_factor") != parameters.get("long_factor")
-    original = parameters.get("original_max_position_embeddings")
+    original = parameters.get(_ORIGINAL)
     return int(original or 0) if is_other and rope_type(parameters) in ("longrope", "su") else 0
 
 
 def for_mlx_lm(config: Config) -> Config:
     """A configuration in which what transformers 5 says also has the keys of mlx-lm's classes."""
-    inner = config.get("text_config")
-    if isinstance(inner, dict):
-        config = config | {"text_config": inner | _older_keys(inner)}
-    return config | _older_keys(config)
+    if not isinstance(config.get("text_config", {}), dict):
+        config = config | {"text_config": {}}
+    if (inner := text_part(config)) is not config:
+        inner = {"model_type": f"{config.get('model_type')}_text"} | inner
+        config = config | {"text_config": inner | _older_keys(inner) | _pattern_keys(inner)}
+    return config | _older_keys(config) | _pattern_keys(config)
+
+
+def without_scaling(config: Config) -> Config | None:
+    """The configuration without `rope_scaling`; None if it has none."""
+    parts: Config = {"rope_scaling": None}
+    if (text := text_part(config)) is not config:
+        parts["text_config"] = text | {"rope_scaling": None}
+    return config | parts if config.get("rope_scaling") or text.get("rope_scaling") else None
 
 
 def rotated_numbers(text: Config, parameters: Parameters) -> int | None:
@@ -137,13 +199,14 @@ def _parameters(text: Config, layer_type: str | None = None) -> Parameters:
         if type(text.get(key)) in (int, float):
             found.setdefault(key, text[key])
     # Phi 3 has this next to the parameters, and it counts more than theirs.
-    original = None if nested else text.get("original_max_position_embeddings")
-    original = original or found.get("original_max_position_embeddings")
+    original = None if nested else text.get(_ORIGINAL)
+    original = original or found.get(_ORIGINAL)
     longest = text.get("max_position_embeddings")
     if original or longest:
-        found["original_max_position_embeddings"] = original or longest
-    if "yarn" in rope_type(found) and original and longest:
-        found.setdefault("factor", longest / original)
+        found[_ORIGINAL] = original or longest
+    is_valid = all(each and _is_valid(_ORIGINAL, each) for each in (original, longest))
+    if "yarn" in rope_type(found) and is_valid:
+        found.setdefault("factor", longest / original)  # type: ignore[operator]
     return found
 
 
@@ -166,7 +229,7 @@ def _older_keys(text: Config) -> Config:
     scaling |= {"type": kind, "rope_type": kind}
     if kind != "default":
         keys["rope_scaling"] = scaling
-    elif text.get("model_type") in _NEEDS_SCALING:
+    elif str(text.get("model_type")) in _NEEDS_SCALING:
         keys["rope_scaling"] = scaling | {"factor": 1.0}
     else:
         keys["rope_scaling"] = None
@@ -177,8 +240,33 @@ def _older_keys(text: Config) -> Config:
     return keys
 
 
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and value > 0
+def _pattern_keys(text: Config) -> Config:
+    """What `layer_types` says, in the keys of classes that do not read it, or other names."""
+    types, pattern = _list(text, "layer_types"), text.get("sliding_window_pattern")
+    full = [kind == "full_attention" for kind in types]
+    if types and text.get("model_type") == "granitemoehybrid":
+        return {"layer_types": [_GRANITE.get(str(kind), kind) for kind in types]}
+    if text.get("model_type") == "exaone4":
+        if not full and type(pattern) is int:
+            full = [number + 1 == pattern for number in range(pattern)]
+        keys = "".join("G" if each else "L" for each in full) or pattern
+        return {"sliding_window_pattern": None if sliding_window(text) == 0 else keys}
+    period = full.index(True) + 1 if True in full else 0
+    if not period or any(each != (number % period == 0) for number, each in enumerate(full, 1)):
+        return {}
+    return dict.fromkeys(("sliding_window_pattern", "full_attention_interval"), period)
+
+
+def _list(text: Config, key: str) -> list[Any]:
+    found = text.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _is_valid(key: str, value: Any) -> bool:
+    if key not in _LIMITS or value is None:
+        return True
+    above, below = _LIMITS[key]
+    return type(value) in (int, float) and above < value < below
 
 
 def _lacks(text: Config, key: str, other: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -11,8 +11,11 @@ from app.util import formatting
 
 MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
 """The line before each part of a document that a file format has."""
+UNNAMED = "text"
+"""Begins the made-up name of a text that has none, such as `text 2`."""
 _MARKED = re.compile(
-    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?|[^.]*)",
+    r"(?:.*\.(?:pdf|epub|f?od[gpst]|ot[pst]|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|xml)(?:#.*)?"
+    rf"|(?!{UNNAMED}(?: \d+)?(?: \(\d+\))?$)[^.]*)",
     re.IGNORECASE | re.DOTALL,
 )
 """Names of files whose texts have marks; in others such a line is a line."""
@@ -23,11 +26,43 @@ _GAP = re.compile(r"\[Row (\d{1,9})\]")
 """Before the rows of a sheet that follow a gap."""
 _EMPTY = re.compile(r"\s*(?:\(This \w+ could not be read\.\)\s*)?")
 _NOT_READ = re.compile(r"^\[(.*), not read\]$", re.MULTILINE)
-_HEADING = re.compile(r"^(?:(#{1,6}) ++(\S.*+)| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page )", re.MULTILINE)
-"""A heading, a line that begins or ends a block of code, or a page, which ends one."""
+_HEADING = re.compile(
+    r"^(?:(#{1,6}) ++(\S.*+)| {0,3}(`{3,}+|~{3,}+)(.*+)|\[Page |(#))", re.MULTILINE
+)
+"""A heading, a line that begins or ends a block of code, a page, which ends one, or a comment."""
+_STARS = re.compile(r"^(\*{1,20}) ++(\S.*+)()()()", re.MULTILINE)
+_EQUALS = re.compile(
+    r"^(?:([=#]{1,6}) ++(\S.*+)"
+    r"|(`{3,}+|(?:-{4,}+|\.{4,}+|\+{4,}+|/{4,}+)(?=[ \t\r]*$))(.*+)())",
+    re.MULTILINE,
+)
+"""The same in Org and AsciiDoc."""
+_UNDERLINED = re.compile(
+    r"(?:\A(?:[ \t\r]*+\n)*+|\n[ \t\r]*+\n)"
+    r"(?:(([!-/:-@\[-`{-~])\2{2,}+)[ \t\r]*+\n[ \t]*+)?(\S.*+)\n"
+    r"(([!-/:-@\[-`{-~])\5{2,}+)[ \t\r]*+$",
+    re.MULTILINE,
+)
+"""A heading in reStructuredText, which may also have a line above it."""
+_COMMAND = re.compile(
+    r"^[ \t]*+\\(part|chapter|(?:sub){0,2}section|(?:sub)?paragraph)\*?(?:\[[^\]\n]{0,300}\])?"
+    r"\{((?:[^{}\n]|\{[^{}\n]{0,100}\}){1,300})\}",
+    re.MULTILINE,
+)
+"""A heading in LaTeX."""
+_LEVELS = "part chapter section subsection subsubsection paragraph subparagraph"
+_COMMANDS = {name: level for level, name in enumerate(_LEVELS.split(), 1)}
+_OWN_KIND = re.compile(
+    r"\.(?:(?P<underlined>rst|rest)|(?P<stars>org)|(?P<equals>adoc|asciidoc)|(?P<command>tex|latex))"
+    r"(?=#|$)",
+    re.IGNORECASE,
+)
+"""Endings of files whose headings have another form."""
+_APART = re.compile(r".*+(?:\Z|\n(?:[ \t\r]*+(?:\n|\Z)|[-*+>|] |\d{1,3}[.)] |##))")
+"""A line before an empty one, a list, a quote, a table or a lower heading. Few comments are."""
 _TITLED = re.compile(
-    r"\.(?:md|mkd|mdx|markdown|[rq]md|txt|text|pdf|epub|rtf|f?od[gpst]|ot[pst]|ipynb|ics|xml"
-    r"|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|x?html?|mht(?:ml)?|webarchive|emlx?|mbox|msg|key|pages"
+    r"\.(?:md|mkdn?|mdx|mdown|mdwn|markdown|[rq]md|txt|text|pdf|epub|rtf|f?od[gpst]|ot[pst]|ipynb|ics"
+    r"|xml|(?:doc|dot|xls|xlt|ppt|pps|pot)[mx]?|x?html?|mht(?:ml)?|webarchive|emlx?|mbox|msg|key|pages"
     r"|numbers)(?=#|$)",
     re.IGNORECASE,
 )
@@ -122,9 +157,9 @@ def marks(text: str, name: str = "") -> Iterator[re.Match[str]]:
     return MARK.finditer(text) if _MARKED.fullmatch(name) else iter(())
 
 
-def without_marks(text: str, name: str = "") -> str:
-    """The text of a file that has no parts: if its name does not tell, a blank before a line tells
-    that it is no mark."""
+def escape_marks(text: str, name: str = "") -> str:
+    """The text of a file that has no parts. Unless its name tells that, a blank is put before
+    lines that look like marks."""
     return MARK.sub(r" \g<0>", text) if _MARKED.fullmatch(name) else text
 
 
@@ -150,7 +185,7 @@ def gaps(text: str, name: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A Markdown heading. `start` is the offset of its first `#`."""
+    """A heading. `start` is the offset of its first line."""
 
     start: int
     level: int
@@ -158,34 +193,69 @@ class Heading:
 
 
 def headings(text: str, name: str = "") -> Iterator[Heading]:
-    """Yield the headings of a text. In files whose `name` does not say that they may have some, a
-    line that begins with `#` is a comment."""
-    if not _may_have_headings(name):
+    """Yield the headings of a text, in the form that the `name` of its file tells. In files that do
+    not have any, such as source code, a line that begins with `#` is a comment. Without an ending,
+    names like README may have some, and others if no line in the text seems to be a comment."""
+    if (own := _OWN_KIND.search(name)) is not None:
+        yield from filter(None, _OF_KINDS[own.lastgroup or ""](text))
         return
+    found = _marked_headings(text, _HEADING)
+    bare = name.partition("#")[0].rpartition("/")[2]
+    if not name or _TITLED.search(name) or ("." not in bare and (bare.isupper() or " " in bare)):
+        yield from filter(None, found)
+    elif "." not in bare and not bare.endswith("file"):
+        known = [*found]
+        is_markdown = all(each and _APART.match(text, each.start) for each in known)
+        yield from filter(None, known if is_markdown or MARK.match(text) else ())
+
+
+def _marked_headings(text: str, lines: re.Pattern[str]) -> Iterator[Heading | None]:
+    """Yield headings that begin with marks, and None for each comment outside of code."""
     code = ""
-    for found in _HEADING.finditer(text):
-        marks, title, fence, rest = found.groups()
+    for found in lines.finditer(text):
+        marks, title, fence, rest, comment = found.groups()
         if marks and not code:
-            yield Heading(found.start(), len(marks), _without_marks(title.rstrip()))
+            yield Heading(
+                found.start(), len(marks), _without_closing_marks(title.rstrip(), marks[0])
+            )
+        elif comment:
+            if not code:
+                yield None
         elif fence and not code and not (fence[0] == "`" and "`" in rest):
             code = fence
         elif not marks and (not fence or (fence.startswith(code) and not rest.strip())):
             code = ""
 
 
-def _may_have_headings(name: str) -> bool:
-    """Without an ending only names like README may, and those of texts that are no files."""
-    bare = name.partition("#")[0].rpartition("/")[2]
-    return (
-        not name
-        or _TITLED.search(name) is not None
-        or ("." not in bare and (bare.isupper() or " " in bare))
-    )
+def _underlined_headings(text: str) -> Iterator[Heading]:
+    levels: dict[tuple[str, bool], int] = {}
+    for found in _UNDERLINED.finditer(text):
+        above, _, title, below, mark = found.groups()
+        title = title.rstrip()
+        if not any(map(str.isalnum, title)):
+            continue
+        if above in (None, below) and len(below) >= min(len(title), 4):
+            level = levels.setdefault((mark, above is not None), len(levels) + 1)
+            yield Heading(found.start(3 if above is None else 1), level, title)
 
 
-def _without_marks(title: str) -> str:
-    """A title without the `#` that may follow it."""
-    bare = title.rstrip("#")
+def _command_headings(text: str) -> Iterator[Heading]:
+    for found in _COMMAND.finditer(text):
+        yield Heading(found.start(), _COMMANDS[found[1]], found[2].strip())
+
+
+_OF_KINDS: dict[str, Callable[[str], Iterator[Heading | None]]] = {
+    "underlined": _underlined_headings,
+    "command": _command_headings,
+    "stars": lambda text: _marked_headings(text, _STARS),
+    "equals": lambda text: _marked_headings(text, _EQUALS),
+}
+"""By the groups of `_OWN_KIND`."""
+
+
+def _without_closing_marks(title: str, mark: str) -> str:
+    """A title without the marks that may follow it."""
+    bare = title.rstrip(mark)
     return bare.rstrip() if bare.endswith(" ") else title
 
 

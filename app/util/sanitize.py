@@ -63,14 +63,23 @@ _NAMELESS = (
 )
 """Further invisible characters. They are shown by their numbers."""
 _FLAG = "\U0001f3f4[\U000e0030-\U000e007a]{2,6}\U000e007f"
+_LETTERS = r"\dA-Za-z\xc0-\u02ff\u0370-\u0590\u05d0-\u05ff\u0e00-\u0eff\u10a0-\u16ff\u1e00-\u1fff"
+_LETTERS += r"\u3041-\ua4cf\uac00-\ud7a3\uff10-\uff9f"
+"""Letters of scripts that are written without joiners; Arabic and Indic ones need them."""
+_OTHERS = r"\s!-/:-@\[-`{-~\xa1-\xac\xae-\xbf\u2010-\u2027\u2030-\u205e\u3001-\u3020"
+_JOINERS = r"\u034f\u180e\u200c\u200d\u2065\u206a-\u206f"
+_DIVIDERS = r"\xad\u200b\u2060\ufeff"
+_JOINED = f"[{_DIVIDERS}]*+[{_JOINERS}][{_JOINERS}{_DIVIDERS}]*+"
 _HIDING = re.compile(
     f"({_FLAG})|[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+"
     "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{2,}|(?<=[A-Za-z ])[\ufe0e\ufe0f]"
     "|(?<=[ -~\xa0-\u0fff])[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
     "|[\u115f\u1160\u3164\uffa0]{2,}|[\xad\u034f\u180e\u200b-\u200d\u2060-\u206f\ufeff]{4,}"
+    f"|(?<=[{_LETTERS}\u0300-\u036f]){_JOINED}(?=[{_LETTERS}{_OTHERS}])"
+    f"|(?<=[{_OTHERS}]){_JOINED}(?=[{_LETTERS}])"
 )
-"""The flag of a region; or invisible characters that hide a text: tags, and what no word and no
-emoji has in a row."""
+"""The flag of a region; or invisible characters that hide a text: tags, what no word and no emoji
+has in a row, and joiners at letters that need none."""
 
 
 def _replacements() -> dict[int, str]:

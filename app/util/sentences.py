@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from app.util.calendar_words import DAY_BEFORE_MONTH, SHORT
 from app.util.prose import is_code
 
 MAX_HEADING_WORDS = 12
@@ -144,9 +145,11 @@ def _ends_sentence(text: str, mark: int, after: int, start: int, end: int) -> bo
         return True
     begin = max(mark - 24, start)
     word = text[begin : mark + 1].split()[-1].lstrip("([\"'“").casefold()
-    if _ABBREVIATION.fullmatch(word):
+    if _ABBREVIATION.fullmatch(word) or (follows[0].isdigit() and word.rstrip(".") in SHORT):
         return False
     number = word.rstrip(".").replace(".", "")
+    if number.isdigit() and len(number) < 3 and DAY_BEFORE_MONTH.match(text, mark + 1):
+        return False
     if not number.isdigit():
         return not _MARKER.fullmatch(word) or text[begin:mark].count(" ") > 1
     dotted = "." in word.rstrip(".")
@@ -205,6 +208,11 @@ def asks(sentence: str) -> bool:
     return not ends.endswith((".", "!", "。", "！")) and _QUESTION_WORD.match(sentence) is not None
 
 
+def begins_as_request(text: str) -> bool:
+    """Whether the first words of a text are those of a question or an instruction."""
+    return bool(_INSTRUCTION.match(text) or _QUESTION_WORD.match(text))
+
+
 def asks_for_overview(message: str) -> bool:
     """Whether a message asks for a document as a whole and names nothing in it: "What is this
     about?", "Summarise the text." """
@@ -240,17 +248,22 @@ _LEADS = (
 """Words that may stand before the verb of an instruction."""
 _INSTRUCTION = re.compile(
     rf"\W*+{_LEADS}(?:(?:list|name|tell|show|find|give|explain|describe|summari[sz]e|compare|quote"
-    r"|cite|say|state|write|translate|extract|check|look up|count|outline|define|identify|provide"
-    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|"
+    r"|cite|say|state|write|translate|extract|check|count|outline|define|identify|provide"
+    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|review|rewrite"
+    r"|rephrase|fix|implement|add|remove|change|update|refactor|create|make|generate|draft|convert"
+    r"|improve|correct|proofread|help|use|answer|look|sum|"
     r"(?:i|we) (?:want|need|would like)|i'd like|i am looking for|i'm looking for"
     r"|nenne|nennen|liste|zeige?|zeigen|finde|suche|gib|geben|erkläre?|erklären|beschreibe?"
-    r"|beschreiben|fasse|fassen|vergleiche|vergleichen|zitiere|zitieren|sage?|sagen|zähle?|ich will"
+    r"|beschreiben|fasse|fassen|vergleiche|vergleichen|zitiere|zitieren|sage?|sagen|zähle?"
+    r"|prüfe|prüfen|übersetze|übersetzen|schreibe?|schreiben|ich will"
     r"|ich möchte|ich brauche|ich suche"
     r"|listez|nomme|nommez|montre|montrez|donne|donnez|explique|expliquez|décris|décrivez|résume"
-    r"|résumez|citez|comparez|trouve|trouvez|cherche|cherchez|indique|indiquez|dis|dites|je veux"
+    r"|résumez|citez|comparez|trouve|trouvez|cherche|cherchez|indique|indiquez|dis|dites"
+    r"|traduis|traduisez|je veux"
     r"|je voudrais|je cherche"
     r"|lista|enumera|nombra|muestra|dime|di|da|dame|explica|describa|resume|compara|cita|busca"
-    r"|encuentra|indica|quiero|quisiera|necesito"
+    r"|encuentra|indica|traduce|quiero|quisiera|necesito"
+    r"|riassumi|spiega|trova|elenca|traduci|resuma|encontre|traduza|vat|leg|zoek|vertaal"
     r"|перечисли|назови|покажи|объясни|опиши|найди|сравни|скажи|приведи|укажи|расскажи|процитируй"
     r"|перечислите|назовите|покажите|объясните|опишите|найдите|сравните|скажите|приведите|укажите"
     r"|расскажите|хочу|мне нужно|мне нужен"
@@ -259,12 +272,16 @@ _INSTRUCTION = re.compile(
     r"|.*(?:教えて|挙げて|説明して|要約して|比較して|探して|示して|述べて)",
     re.IGNORECASE,
 )
-"""Matches an instruction, in English, German, French, Spanish, Russian, Arabic, Chinese or
-Japanese."""
+"""Matches an instruction, in English, German, French, Spanish, Italian, Portuguese, Dutch, Russian,
+Arabic, Chinese or Japanese."""
 _QUESTION_WORD = re.compile(
-    r"\W*+(?:(?:who|whose|what|when|where|which|why|how|is|are|do|does|did|can|may|must|should"
-    r"|wer|was|wann|wo|welche[rs]?|warum|wie|qui|que|quand|où|quel(?:le)?s?|pourquoi|comment"
-    r"|quién|qué|cuándo|dónde|cuál|cómo|кто|что|когда|где|какой|какая|какие|почему|как"
+    r"\W*+(?:(?:who|whose|whom|what|when|where|which|why|how|is|are|was|were|do|does|did|can|may"
+    r"|must|should|could|would|will|has|have|based on|according to"
+    r"|wer|wann|wo|welche[rs]?|warum|wie|gibt|ist|sind|kannst"
+    r"|qui|que|quand|où|quel(?:le)?s?|pourquoi|comment"
+    r"|quién|qué|cuándo|dónde|cuál(?:es)?|cómo|cosa|come si|chi|quando|dove"
+    r"|perché|quale|quali|qual|quais|quem|onde|porque|wat|waar|wanneer|waarom|welke"
+    r"|кто|что|когда|где|какой|какая|какие|почему|как"
     r"|من|ما|ماذا|متى|أين|كيف|لماذا)\b|谁|什么|何|いつ|どこ|誰|なぜ)",
     re.IGNORECASE,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.util.regular_files import read_file
 
-INDEX = "model.safetensors.index.json"
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 _HEAD = "model-mtp"
 """Beginning of the names of files with an MTP head, which indexes do not list."""
 
@@ -23,15 +23,19 @@ def listed_files(index: Any) -> set[str]:
 
 def chosen_weights(present: Collection[str], listed: Set[str]) -> set[str]:
     """The weight files to load of those `present`, given those that an index lists. A converted
-    model often has the index of its source, which lists none of its files."""
-    if not listed & set(present):
+    model often has the index of its source, which lists none of its files, or some that remained
+    where a whole file is now."""
+    found = listed & set(present)
+    if not found:
         return set(present)
+    if WHOLE in present and found != listed:
+        listed = {WHOLE}
     return {name for name in present if name in listed or name.startswith(_HEAD)}
 
 
 def missing_weights(present: Collection[str], listed: Set[str]) -> set[str]:
     """Weight files that an index lists and that are missing, unless it is another model's."""
-    return set(listed) - set(present) if listed & set(present) else set()
+    return set(listed) - set(present) if listed & chosen_weights(present, listed) else set()
 
 
 def weight_files(folder: Path) -> list[Path]:

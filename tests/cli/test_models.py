@@ -306,6 +306,17 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     assert hub.asked == []
 
 
+def test_windows_that_are_not_applied(shell: Shell, hub: FakeHub) -> None:
+    sizes = {**SIZES, "model_type": "mistral", "rms_norm_eps": 1e-5, "sliding_window": 512}
+    for name, window in (("short", 512), ("long", 4096)):
+        config = json.dumps(sizes | {"sliding_window": window}).encode()
+        hub.add(f"org/{name}", tiny_model() | {"config.json": config})
+    said = "org/short has sliding windows of 512 tokens, which mlx-lm does not apply."
+    status, out, err = shell("fit", "org/short", "--memory", "16GB")
+    assert (status, err, said in out) == (0, "", True)
+    assert "sliding windows" not in shell("fit", "org/long", "--memory", "16GB")[1]
+
+
 def test_at_another_length_and_with_another_draft(shell: Shell) -> None:
     draft = "mlx-community/Qwen3.5-2B-MLX-4bit"
     out = shell("fit", BIG, "--memory", "64GB", "--length", "8k", "--draft", draft)[1]

@@ -20,10 +20,11 @@ from app.engine.scorers import attention
 from app.engine.turn.costs import first_costs
 from app.engine.turn.quotation import CANDIDATES, NOTHING_FOUND, PASSAGES_FOUND
 from app.protocol.events import Finished, Selected
-from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
-from app.protocol.prompt import Document
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
+from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason, Reading, Statistics
 from app.util.assets import assets_path
+from tests.tables import table
 
 SENTENCE = (
     '"patent license" is any express agreement or commitment, however denominated, not to enforce a'
@@ -92,6 +93,26 @@ def test_the_demo_quotes_the_right_sentence_at_keep_0_2(
     selected = next(e for e in events if isinstance(e, Selected))
     read = "".join(document.text[t.start : t.end] for t in selected.texts)
     assert "any express agreement or commitment" in _flat(read)
+
+
+@table("known", [True, False])
+@table("question", [QUESTION, LINK, "Who painted the ceiling of the chapel?"])
+def test_a_quote_that_was_cut_off_continues_exactly(
+    session: EngineSession, licence: Document, question: str, known: bool
+) -> None:
+    asked = Question(question, (replace(licence, text=licence.text[-11_000:]),), Mode.SPARSE, KEEP)
+    whole, _, _ = _answer(session, asked)
+    for length in (7, 20):
+        ask = Conversation(sampling=Sampling(length)).start_turn(asked)[1]
+        (*_, first) = session.run(ask)
+        assert first.finish_reason is FinishReason.LENGTH
+        ids = first.generated_ids if known else None
+        begun = Message(Role.ASSISTANT, first.text, token_ids=ids)
+        sampling = replace(ask.sampling, max_tokens=2_000)
+        (*_, rest) = session.run(
+            replace(ask, messages=(*ask.messages, begun), sampling=sampling, conversation=None)
+        )
+        assert (rest.text, rest.finish_reason) == (whole.text, FinishReason.STOP)
 
 
 @pytest.mark.benchmarks

@@ -21,6 +21,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Planned, Retrieved
 from app.protocol.options import Mode, Sampling, min_retrieved
 from app.protocol.prompt import NO_CHOICE, Document, FileChoice, Message, RetrievalReason, Role
+from app.protocol.reasons import Reason, ReasonCode
 from tests import tiny
 from tests.engine.driver import Driver
 from tests.tables import slow, table
@@ -290,13 +291,23 @@ def test_a_turn_retrieves_and_the_next_one_reuses_its_cache(
     assert second.statistics.reused_tokens >= planned.prompt_tokens
 
 
-def test_a_counting_question_about_chosen_files_is_not_read_densely(
-    driver: Driver, folders: dict[str, Path]
+@table(
+    "question, mode, lacks",
+    [
+        ("How many notes are there in all?", Mode.AUTO, True),
+        ("How many notes are there in all?", Mode.SPARSE, True),
+        ("When are the harbour dues settled?", Mode.FULL, True),
+        ("When are the harbour dues settled?", Mode.AUTO, False),
+    ],
+)
+def test_where_the_whole_text_is_wanted_it_is_said_that_only_parts_fit(
+    question: str, mode: Mode, lacks: bool, driver: Driver, folders: dict[str, Path]
 ) -> None:
     driver.load(folders["target"])
-    asked = asks("How many notes are there in all?", *library())
-    driver.answer(Ask((asked,), Mode.AUTO, 0.2, Sampling(max_tokens=2)))
-    assert driver.of(Planned)[0].guard is None
+    driver.answer(Ask((asks(question, *library()),), mode, 0.2, Sampling(max_tokens=2)))
+    (planned,) = driver.of(Planned)
+    assert (planned.guard == Reason(ReasonCode.PARTS_ONLY)) == lacks
+    assert (planned.guard in planned.reasons) == lacks
 
 
 # ------------------------------------------------------------------------------- the index

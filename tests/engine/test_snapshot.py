@@ -179,7 +179,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "the manifest is not UTF-8": lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe{}"),
     "the manifest is a list": lambda f: (f / MANIFEST).write_text("[]"),
     "another format": _edited(format=99),
-    "another target": _edited(identity={"target": "other", "draft": "b"}),
     "fewer files than it had": _edited(seal=False, files=[]),
     "a longer dense prefix than it had": _edited(seal=False, target={"dense_prefix_len": 10**6}),
     "a target without layers": _edited(
@@ -204,6 +203,16 @@ def test_a_damaged_snapshot_is_deleted_and_reported(
     assert "\n" not in str(caught.value)
     assert not list((place / "snapshots").iterdir())
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
+
+
+def test_rows_of_another_model_are_not_used(
+    chat: Chat, models: ModelPair, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    save(snapshots, chat)
+    _edited(identity={"target": "other", "draft": "other"})(folder(tmp_path))
+    loaded = snapshots.load("c", lambda: ConversationCache(models))
+    assert loaded is not None
+    assert len(loaded.target) == 0
 
 
 def test_damaged_metadata_of_arrays_is_noticed(snapshots: Snapshots, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from random import Random
 import mlx.core as mx
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from app.chat.model_pairs import resolve_pair
 from app.chat.wording import problem
-from app.engine.backend import memory
+from app.engine.backend import memory, mlx_patches
 from app.engine.model import encoder_tokenizer
 from app.engine.model.encoder_network import encode, load_weights, parse_shape
 from app.engine.model.encoder_tokenizer import EncoderTokenizer
@@ -50,6 +51,22 @@ def vectors(folder: Path, mean: bool) -> np.ndarray:
     ids, mask = map(mx.array, texts())
     shape = parse_shape(config, mean)
     return np.array(encode(load_weights(folder, config), shape, ids, mask))
+
+
+def test_of_an_encoder_the_listed_weights_are_loaded_and_64_bits_converted(tmp_path: Path) -> None:
+    mlx_patches.install()
+    folder = write(tmp_path / "bert", "bert")
+    expected = vectors(folder, mean=True)
+    (stored,) = folder.glob("model*.safetensors")
+    arrays = {name: np.array(array, np.float64) for name, array in mx.load(str(stored)).items()}
+    stored.unlink()
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    listed = {name: names[number % 2] for number, name in enumerate(arrays)}
+    for name in names:
+        save_file({key: arrays[key] for key, file in listed.items() if file == name}, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    save_file({name: array + 1 for name, array in arrays.items()}, folder / "model-old.safetensors")
+    assert np.abs(vectors(folder, mean=True) - expected).max() < 1e-6
 
 
 @table("kind, mean", [(kind, mean) for kind in KINDS for mean in (True, False)])

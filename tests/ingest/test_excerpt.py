@@ -278,7 +278,7 @@ MISSING = [
         "has no heading 'Rent': it has lines 1 to 14, and the headings 'Plan', 'Next steps',"
         " 'Detail, large' and 'Later'.",
     ),
-    ("blank.txt#2-3", "has no text in this part: choose another one."),
+    ("blank.txt#2-3", "has only blank lines in this part: choose another one."),
 ]
 
 
@@ -332,6 +332,8 @@ LARGE = ReadLimits(total_bytes=4_000)
         ("2-4,900-901", ["log.txt#2-4", "log.txt#900-901"], [2, 900]),
         ("990-", ["log.txt#990-1000"], [990]),
         ("1000", ["log.txt#1000"], [1000]),
+        ("1-100,50-150", ["log.txt#1-150"], [1]),
+        ("900-,7,5-6,999-1000,20", ["log.txt#5-7", "log.txt#20", "log.txt#900-1000"], [5, 20, 900]),
     ],
 )
 def test_lines_of_a_file_that_is_too_large_to_read_whole(
@@ -357,6 +359,8 @@ def test_lines_of_a_file_that_is_too_large_to_read_whole(
     "part, why",
     [
         ("1001", "has no line 1,001: it has lines 1 to 1,000"),
+        ("995-,997-1001", "has no line 1,001: it has lines 1 to 1,000"),
+        ("0-3", "has no line 0: it has lines 1 to 1,000"),
         ("1-900", "is larger than 4 KB"),
         ("Summary", "is larger than 4 KB"),
     ],
@@ -366,6 +370,37 @@ def test_lines_that_cannot_be_read_of_such_a_file(part: str, why: str, tmp_path:
     file.write_text("every gate is open\n" * 1000)
     with pytest.raises(IngestError, match=why):
         read([f"{file}#{part}"], limits=LARGE)
+
+
+@table("limits", [LARGE, ReadLimits()])
+def test_blank_lines_of_a_file_are_said_to_be_blank(limits: ReadLimits, tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_text("\n \n" * 2_000 + "open\n")
+    for part in ("2-3", "2-3,7", "1-1000"):
+        with pytest.raises(IngestError, match="has only blank lines in this part"):
+            read([f"{file}#{part}"], limits=limits)
+    found = read([f"{file}#2,4001"], limits=limits)
+    assert [(each.text, each.line) for each in found.documents] == [(" \n", 2), ("open\n", 4001)]
+
+
+def test_overlapping_parts_of_a_file_are_read_as_one(tmp_path: Path) -> None:
+    file, other = tmp_path / "log.txt", tmp_path / "b.txt"
+    file.write_text("".join(f"{number}\n" for number in range(1, 1001)))
+    other.write_text("".join(f"{number}\n" for number in range(1, 1001)))
+    parts = [f"{file}#1-3", f"{other}#2-5", f"{file}#7-9,20", f"{file}#50", f"{file}#3-8"]
+    for limits in (ReadLimits(total_bytes=1_000), ReadLimits()):
+        documents = read(parts, limits=limits).documents
+        assert [each.line for each in documents] == [1, 20, 2, 50]
+        assert [each.text.split() for each in documents] == [
+            [*"123456789"],
+            ["20"],
+            [*"2345"],
+            ["50"],
+        ]
+    assert [each.name for each in read([f"{file}#5", f"{file}#9"]).documents] == [
+        "log.txt#5",
+        "log.txt#9",
+    ]
 
 
 @table(

@@ -75,6 +75,9 @@ FLAG = "\U0001f3f4" + "".join(chr(0xE0000 + ord(each)) for each in "gbeng\x7f")
         ("P\ufe00a\ufe01y\ufe02 100.", "Pay 100."),
         (f"Pay{chr(0x200C) * 9}{chr(0x200D) * 9} 100.", "Pay 100."),
         (f"Pay{chr(0x3164) * 3} 100.", "Pay 100."),
+        ("P\u200ca\u200d\u200cy\u200d 1\u200d0\u200c0.", "Pay 100."),
+        ("Pay \u200c100\u206a\u180e.", "Pay 100."),
+        ("Auf\u200clage, е\u0308\u200dж, 支\u200d付, ς\u034fα", "Auflage, е\u0308ж, 支付, ςα"),
         ("P\ufe0fa\ufe0ey\ufe0f 100.", "Pay 100."),
         ("П\ufe00а\U000e0101й 100.", "Пай 100."),
     ],
@@ -94,7 +97,12 @@ def test_texts_that_nobody_sees_are_said(tmp_path: Path, text: str, shown: str) 
 
 @table(
     "text",
-    [f"Go {FLAG}!", "❤\ufe0f\u200d🔥 1\ufe0f\u20e3 ©\ufe0f", "葛\U000e0101飾", "می\u200cخواهم"],
+    [
+        *(f"Go {FLAG}!", "❤\ufe0f\u200d🔥 1\ufe0f\u20e3 ©\ufe0f", "葛\U000e0101飾", "👩\u200d💻"),
+        *("می\u200cخواهم", "HTML\u200cها", "10\u200cساله", "ه\u200d. ", "ها\u200ctest"),
+        *("क्\u200dष र्\u200cक", "ශ්\u200dරී", "ᠮᠠ\u180eᠠ", ".\u200c\nمی", "כ\u034f\u05b8"),
+        *("a🏳\ufe0f\u200d🌈b", "a\u034f\u0308"),
+    ],
 )
 def test_emoji_and_scripts_keep_what_they_need(tmp_path: Path, text: str) -> None:
     found = read([str(written(tmp_path / "a.md", text))])

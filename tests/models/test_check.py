@@ -14,7 +14,7 @@ import mlx_lm.models
 import pytest
 
 from app.models.architecture import parse_architecture
-from app.models.check import check_config_numbers, check_model
+from app.models.check import check_config_numbers, check_files, check_model
 from app.models.errors import ModelError
 from tests import tiny
 from tests.models import files
@@ -146,6 +146,19 @@ def test_a_header_longer_than_the_format_allows_is_not_read(tmp_path: Path) -> N
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     folder = files.model(tmp_path / "m", shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
+    assert "model-00002-of-00003.safetensors" in refusal(folder)
+
+
+def test_a_whole_file_serves_where_shards_are_missing(tmp_path: Path) -> None:
+    folder = files.model(tmp_path / "m", shards=3)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    for name in ("model.safetensors", "model-mtp.safetensors"):
+        files.safetensors(folder / name)
+    assert [path.name for path in check_files(folder)] == [
+        "model-mtp.safetensors",
+        "model.safetensors",
+    ]
+    (folder / "model.safetensors").unlink()
     assert "model-00002-of-00003.safetensors" in refusal(folder)
 
 

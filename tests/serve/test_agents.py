@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.model.prompt import PromptBuilder
 from app.protocol.prompt import Message, Role
+from app.serve.fields import BadRequest
 from app.serve.formats import Remembered, conversation
 from app.serve.requests import (
     ChatRequest,
@@ -19,6 +21,7 @@ from app.serve.requests import (
     to_messages,
 )
 from app.serve.tool_texts import ToolResult
+from app.util.places import place_of
 from tests import tiny
 from tests.fakes import FakeEngine
 from tests.serve.running import ANSWER, client, events
@@ -263,6 +266,154 @@ def test_a_file_with_rules_is_pinned() -> None:
     assert message.documents[0].pinned == ((0, len(RULES)),)
 
 
+# ------------------------------------------------- several messages without an answer between
+
+LETTER = f"Dear Sir,\n\n{FILES}\n\nYours, A."
+QUESTIONS = ("What is the notice period?", "Summarise the letter.", "Find all dates")
+COMMAND = "<command-message>review</command-message>\n<command-name>/review</command-name>"
+SKILL = f"<skill>\n<name>review</name>\n<path>/s/SKILL.md</path>\n{RULES}</skill>"
+
+
+def in_each_api(*texts: str) -> Iterator[tuple[Message, ...]]:
+    """The messages of a request with these user messages, in each API."""
+    chat = [{"role": "user", "content": each} for each in texts]
+    yield messages_of(ChatRequest, {"messages": chat})
+    yield messages_of(MessagesRequest, {"max_tokens": 5, "messages": [*map(user, texts)]})
+    parts = [[{"type": "input_text", "text": each}] for each in texts]
+    yield messages_of(
+        ResponsesRequest, {"input": [{"role": "user", "content": each} for each in parts]}
+    )
+
+
+@table("question", QUESTIONS)
+def test_a_question_and_a_text_in_messages_of_their_own(question: str) -> None:
+    for text in (LETTER, LETTER[:2_000], f"Here is the letter:\n\n{LETTER}"):
+        for given in ((question, text), (text, question)):
+            for *others, last in in_each_api(*given):
+                assert (last.text, last.documents) == (question, ())
+                assert text in (others[0].text, others[0].documents[0].text)
+    for texts in in_each_api(LETTER, question, FILES):
+        assert [each.text for each in texts] == ["", "", question]
+        assert [each.documents[0].text for each in texts[:2]] == [LETTER, FILES]
+
+
+def test_a_file_after_the_question_keeps_its_name() -> None:
+    for block in (f'<file path="a.py">\n{CODE}</file>', f"Here it is:\n\na.py\n```\n{CODE}```"):
+        for first, last in in_each_api(ASKED, block):
+            assert last.text == ASKED
+            assert first.documents[0].name == "a.py"
+
+
+def test_a_second_question_is_the_question() -> None:
+    for second in ("And who wrote it?", f"Now summarise this.\n\n{LETTER}", f"{LETTER}\n\nWhy?"):
+        for first, last in in_each_api(ASKED, second):
+            assert first.text == ASKED
+            assert last.text
+            assert all(last.text not in each.text for each in last.documents)
+
+
+def test_commands_skills_and_interruptions_are_always_read(prompts: PromptBuilder) -> None:
+    for given in (
+        (COMMAND, RULES),
+        (f"{COMMAND}\n{RULES}",),
+        (COMMAND, f"Base directory for this skill: /s\n\n{RULES}"),
+        (SKILL, ASKED),
+        (f"{ASKED}\n\n# *SEARCH/REPLACE block* Rules:\n\n{RULES}",),
+        (f"Files:\n\nCONVENTIONS.md\n```\n{RULES}```", ASKED),
+        (ASKED, "<turn_aborted>\nRule 7: none.\n</turn_aborted>"),
+    ):
+        for messages in in_each_api(*given):
+            prompt = prompts.build(messages)
+            assert "Rule 7:" in "".join(each.body for each in messages)
+            assert not any("Rule 7:" in each.text for each in messages[-1].documents)
+            if given != (COMMAND, RULES):
+                assert "Rule 7:" not in "".join(each.text for each in prompt.texts)
+            assert messages[-1].text
+
+
+def test_the_body_of_a_command_is_the_question() -> None:
+    for messages in in_each_api(COMMAND, RULES):
+        assert [each.text for each in messages] == [COMMAND, RULES]
+        assert not any(each.documents for each in messages)
+
+
+# ---------------------------------------------------------------------------- documents
+
+DOCUMENTS: list[tuple[dict[str, Any], str, str, str]] = [
+    (
+        {"type": "document", "title": "Lease", "context": "Signed.", "source": source},
+        "Lease",
+        "one\n\ntwo",
+        "[about Lease]\nSigned.",
+    )
+    for source in (
+        {"type": "text", "media_type": "text/plain", "data": "one\n\ntwo"},
+        {"type": "content", "content": [text("one"), text("two")]},
+        {"type": "content", "content": "one\n\ntwo"},
+        {"type": "base64", "media_type": "text/plain", "data": "b25lCgp0d28="},
+    )
+]
+DOCUMENTS += [
+    (
+        {"type": "search_result", "title": "Fees", "source": "https://a.b", "content": [text("x")]},
+        "Fees",
+        "x",
+        "[about Fees]\nSource: https://a.b",
+    ),
+    (
+        {"type": "document", "source": {"type": "content", "content": [text("x")]}},
+        "document 1",
+        "x",
+        "",
+    ),
+]
+
+
+def with_part(part: dict[str, Any], role: str = "user") -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A request of each API with a part and a question."""
+    messages = [{"role": role, "content": [part, text(ASKED)]}, user(ASKED)]
+    messages = messages[: 1 if role == "user" else 2]
+    yield ChatRequest, {"messages": messages}
+    yield MessagesRequest, {"max_tokens": 5, "messages": messages}
+    yield ResponsesRequest, {"input": messages}
+
+
+@table("part, name, content, context", DOCUMENTS)
+def test_documents_have_their_names_and_contexts(
+    part: dict[str, Any], name: str, content: str, context: str
+) -> None:
+    for kind, body in with_part(part):
+        (message,) = messages_of(kind, body)
+        (document,) = message.documents
+        assert (document.name, document.text.strip()) == (name, content)
+        assert (message.text, message.context) == (ASKED, context)
+    for role in ("system", "assistant"):
+        for kind, body in with_part(part, role):
+            assert content.partition("\n")[0] in messages_of(kind, body)[0].text
+
+
+@table(
+    "part, words",
+    [
+        ({"type": "hologram", "data": "x"}, "leave out parts of type 'hologram'"),
+        (
+            {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}},
+            "leave out blocks of type 'image'",
+        ),
+        (
+            {"type": "search_result", "title": "a", "source": "b", "content": [{"type": "video"}]},
+            "leave out blocks of type 'video'",
+        ),
+        ({"type": "search_result", "title": "a", "source": "b"}, "send it as `content`"),
+        ({"type": "document", "source": {"type": "url", "url": "x"}}, "content in base64"),
+    ],
+)
+def test_a_part_that_is_not_read_is_named(part: dict[str, Any], words: str) -> None:
+    for kind, body in with_part(part):
+        with pytest.raises(BadRequest, match=words):
+            messages_of(kind, body)
+
+
 # ---------------------------------------------------------------------------- tool calls
 
 ARGUMENTS = '{"path": "a.py"}'
@@ -503,3 +654,19 @@ def test_a_reminder_in_a_long_result_is_always_read() -> None:
     result = ToolResult("Read a.py", f"{lines}\n{reminder}").message
     assert (result.text, result.context) == ("[result of Read a.py]", reminder)
     assert [(each.name, each.text) for each in result.documents] == [("Read a.py", lines[:-1])]
+
+
+def test_rules_in_a_long_result_are_always_read() -> None:
+    (document,) = ToolResult("Read CLAUDE.md", RULES).message.documents
+    assert document.pinned == ((0, len(RULES)),)
+    (document,) = ToolResult("Bash ls", f"[Page 99]\n{FILES}").message.documents
+    assert place_of(document.text, 50, name=document.name).part == ""
+
+
+def test_a_document_in_a_result_has_its_title_and_context() -> None:
+    body: dict[str, Any] = json.loads(json.dumps(HISTORIES["Messages"][1]))
+    source = {"type": "content", "content": [text("one"), text("two")]}
+    part = {"type": "document", "title": "Lease", "context": "Signed.", "source": source}
+    body["messages"][-1]["content"][0]["content"] = [part]
+    last = messages_of(MessagesRequest, body)[-1]
+    assert last.text == "[result of read a.py]\nLease\nSigned.\none\ntwo"

@@ -689,13 +689,46 @@ def test_files_of_messages_are_documents(path: str, address: str, engine: FakeEn
 
 @table(
     "data, told",
-    [("JVBERi0=", "PDF file that is damaged"), ("?", "not base64"), (None, "in base64")],
+    [
+        ("JVBERi0=", "PDF file that is damaged"),
+        ("?", "not base64"),
+        (None, "in base64"),
+        ("", "is empty"),
+        ("data:text/plain;base64,", "is empty"),
+    ],
 )
 def test_files_that_cannot_be_read(data: str | None, told: str, address: str) -> None:
     part = {"type": "document", "source": {"type": "base64", "data": data}}
     body = {"max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
     answer = post(address, "/v1/messages", body)
     assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True)
+
+
+MAIL = b"""From: a@example.org
+Subject: Offer
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="b"
+
+--b
+Content-Type: text/plain
+
+The rent is 900.
+--b
+Content-Type: application/octet-stream
+Content-Disposition: attachment; filename="x.bin"
+Content-Transfer-Encoding: base64
+
+AAEC
+--b--
+"""
+
+
+def test_what_was_not_read_of_a_file_is_in_the_note(address: str) -> None:
+    data = base64.b64encode(MAIL).decode()
+    part = {"type": "input_file", "filename": "offer.eml", "file_data": data}
+    body = {"input": [{"role": "user", "content": [part, {"type": "input_text", "text": "What?"}]}]}
+    usage = post(address, "/v1/responses", body).json()["usage"]
+    assert usage["specchat"]["note"] == "offer.eml: 1 attachment not read."
 
 
 def with_file(name: str) -> dict[str, object]:

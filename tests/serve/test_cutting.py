@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.protocol.prompt import Document
 from app.serve.cutting import LONG, cut
+from app.util.places import place_of
 from tests.tables import table
 
 PASTE = "\n".join(f"line {n} of a long file" for n in range(400))
@@ -192,6 +193,14 @@ def test_a_file_with_many_tags_of_tasks_is_a_file() -> None:
         f'<file path="/repo/CLAUDE.md">\n{PASTE}\n</file>',
         f'<file name=".cursor/rules/style.mdc">\n{PASTE}\n</file>',
         f"```.cursorrules\n{PASTE}\n```",
+        f"CONVENTIONS.md\n```\n{PASTE}\n```",
+        f"docs/CONVENTIONS.md\n````md\n{PASTE}\n````",
+        f"CONVENTIONS.md\n<source>\n{PASTE}\n</source>",
+        f"<skill>\n<name>review</name>\n<path>/s/SKILL.md</path>\n{PASTE}\n</skill>",
+        f'<skill_content name="review">\n{PASTE}\n</skill_content>',
+        f"Base directory for this skill: /s/review\n\n{PASTE}",
+        f'<explicit_instructions type="new_task">\n{PASTE}\n</explicit_instructions>',
+        "<turn_aborted>\nThe user interrupted the turn.\n</turn_aborted>",
     ],
 )
 def test_what_an_editor_adds_is_no_document_and_no_question(block: str) -> None:
@@ -217,6 +226,103 @@ def test_reminders_in_files_and_code_stay_there() -> None:
         assert context == []
 
 
+def test_nested_reminders_are_one_block() -> None:
+    inner = "<system-reminder>b</system-reminder>"
+    for between in (" ", "\n"):
+        reminder = f"<system-reminder>{between}a{between}{inner}{between}c</system-reminder>"
+        assert cut([f"{reminder}\n{QUESTION}"], context := []) == ((), QUESTION)
+        assert context == [reminder]
+    mention = f"<system-reminder>\nTags <system-reminder> are mine.\n{PASTE}\n</system-reminder>"
+    assert cut([f"{mention}\n\n{QUESTION}\n{inner}"], context := []) == ((), QUESTION)
+    assert context == [mention, inner]
+
+
+@table("last", ["Which has the longer notice period?", "Compare the two contracts.", "Who pays?)"])
+def test_a_question_between_two_texts_is_found(last: str) -> None:
+    other = CLAUSES.replace("tenant", "buyer")
+    documents, question = cut([f"{CLAUSES}\n\n{last}\n\n{other}"])
+    assert question == last or question.startswith(f"{last}\n\n")
+    assert documents[0] == Document("text 1", CLAUSES)
+    assert documents[1].text.startswith("1. The buyer")
+    assert all(last not in each.text for each in documents)
+
+
+def test_a_question_on_a_line_between_two_texts_is_found() -> None:
+    documents, question = cut([f"{PASTE}\n{QUESTION}\n{PASTE}"])
+    assert question.startswith(f"{QUESTION}\n\n")
+    assert [each.text for each in documents] == [PASTE, PASTE[: len(documents[1].text)]]
+
+
+def test_questions_within_a_text_stay_there_if_it_has_many_or_an_end_asks() -> None:
+    answers = "\n\n".join(f"Who pays for {n}?\n\n{CLAUSE}" for n in range(20))
+    documents, question = cut([f"{CLAUSES}\n\n{answers}\n\n{CONTRACT}"])
+    assert (len(documents), question) == (1, SIGNED)
+    documents, question = cut([f"{CLAUSES}\n\nWho pays?\n\n{CLAUSES}\n\nSummarise the text."])
+    assert (len(documents), question) == (1, "Summarise the text.")
+
+
+FILE_BLOCKS = {
+    f'<file_content path="src/a.ts">\n{PASTE}\n</file_content>': "src/a.ts",
+    f'<folder_content path="src/">\n{PASTE}\n</folder_content>': "src/",
+    f'<url_content url="https://a.b/c">\n{PASTE}\n</url_content>': "https://a.b/c",
+    f'<attachment filePath="b.py">\n{PASTE}\n</attachment>': "b.py",
+    f'<document index="1">\n<source>c.pdf</source>\n{PASTE}\n</document>': "c.pdf",
+    f"calc.py\n```\n{PASTE}\n```": "calc.py",
+    f"### File: `src/calc.py`\n\n````python\n{PASTE}\n````": "src/calc.py",
+    f"calc.py\n<source>\n{PASTE}\n</source>": "calc.py",
+    f"Compare these.\n```\n{PASTE}\n```": "text 1",
+}
+
+
+@table("block", FILE_BLOCKS)
+def test_a_file_has_the_name_that_its_tag_or_the_line_above_gives(block: str) -> None:
+    for parts in ([f"{block}\n\n{QUESTION}"], [QUESTION, block]):
+        (document,), question = cut(parts)
+        assert document.name == FILE_BLOCKS[block]
+        assert QUESTION in question
+        assert PASTE not in question
+
+
+def test_lines_of_an_unnamed_text_are_no_marks_of_pages() -> None:
+    text = f"[Page 99]\n{PASTE}"
+    (document,), _ = cut([f"{text}\n\n{QUESTION}"])
+    assert document.text == text
+    assert place_of(document.text, 50, name=document.name).part == ""
+    (document,), _ = cut([f"```console\n{text}\n```\n\n{QUESTION}"])
+    assert place_of(document.text, 50, name=document.name).part == ""
+    (document,), _ = cut([f'<file path="a.pdf">\n{text}</file>\n\n{QUESTION}'])
+    assert place_of(document.text, 50, name=document.name).part == "page 99"
+
+
+COMMAND = "<command-message>review</command-message>\n<command-name>/review</command-name>"
+
+
+def test_a_command_and_its_body_are_no_documents() -> None:
+    for parts in ([COMMAND, CONTRACT], [f"{COMMAND}\n{CONTRACT}"]):
+        assert cut(parts) == ((), "\n\n".join(parts))
+    assert cut([CONTRACT], after_command=True) == ((), CONTRACT)
+    output = "<local-command-stdout></local-command-stdout>"
+    (document,), question = cut([COMMAND, output, f"{QUESTION}\n\n{CONTRACT}"])
+    assert document.text == CONTRACT
+    assert question == f"{COMMAND}\n\n{output}\n\n{QUESTION}"
+
+
+def test_rules_at_the_end_of_a_message_are_always_read() -> None:
+    for heading in ("# *SEARCH/REPLACE block* Rules:", "# File editing rules:"):
+        rules = f"{heading}\n\nEvery block is new.\n{PASTE}"
+        assert cut([f"{QUESTION}\n\n{rules}"], context := []) == ((), QUESTION)
+        assert context == [rules]
+        asked = f"```md\n{rules}\n```\n\n{QUESTION}"
+        (document,), question = cut([asked], context := [])
+        assert (document.text, question, context) == (f"{rules}\n", f"[md]\n\n{QUESTION}", [])
+
+
+def test_skill_tags_of_other_files_are_words() -> None:
+    text = "<skill>\nPython\n</skill>"
+    assert cut([text], context := []) == ((), text)
+    assert context == []
+
+
 @pytest.mark.slow
 @table(
     "text",
@@ -229,6 +335,9 @@ def test_reminders_in_files_and_code_stay_there() -> None:
         "?\n",
         "\n",
         "<system-reminder>\n",
+        "</system-reminder>\n",
+        "CLAUDE.md\n```\n",
+        "a.\n\n",
         "<",
         "<instructions>\n</instructions>\n",
     ],

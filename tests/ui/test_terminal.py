@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -21,7 +23,14 @@ from textual.message import Message
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
-from app.ui.terminal import NOT_COPIED, TERMINAL_MAY_COPY, SystemClipboard, Window, system_clipboard
+from app.ui.terminal import (
+    NOT_COPIED,
+    TERMINAL_MAY_COPY,
+    PasteSafeDriver,
+    SystemClipboard,
+    Window,
+    system_clipboard,
+)
 from app.ui.terminal_input import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
@@ -125,6 +134,33 @@ def test_a_start_marker_split_by_a_slow_line_is_still_one(monkeypatch: pytest.Mo
     monkeypatch.setattr("textual._parser.get_time", lambda: float("inf"))
     assert outline(list(parser.tick())) == []
     assert outline(list(parser.feed(f"0~text{END}"))) == [("paste", "text")]
+
+
+def test_input_that_has_arrived_is_read_before_a_key_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program stands still between two reads, while the rest of a sequence arrives."""
+    now, (reading, writing) = [100.0], os.pipe()
+    monkeypatch.setattr("textual._parser.get_time", lambda: now[0])
+
+    class Reader(PasteSafeDriver):
+        def __init__(self) -> None:
+            self.fileno, self.exit_event, self._debug = reading, threading.Event(), False
+            self.input_tty, self.keys = False, list[str]()
+
+        def process_message(self, message: Message) -> None:
+            assert isinstance(message, Key)
+            self.keys.append(message.key)
+            if message.key == "a":
+                now[0] += 60
+                os.write(writing, b"[5~b")
+            elif message.key == "b":
+                self.exit_event.set()
+
+    reader = Reader()
+    os.write(writing, b"a\x1b")
+    reader.run_input_thread()
+    os.close(reading)
+    os.close(writing)
+    assert reader.keys == ["a", "pageup", "b"]
 
 
 def test_a_megabyte_of_escapes_is_quick() -> None:

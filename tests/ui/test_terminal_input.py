@@ -113,9 +113,21 @@ KEYS = [
     ("F1 of a kitty keyboard", "\x1b[?25u\x1b[P\x1b[1;5P", ["f1", "ctrl+f1"]),
     (
         "rxvt-unicode",
-        "\x1b[7^\x1b[8^\x1b[7$\x1b[3$\x1bOb",
-        ["ctrl+home", "ctrl+end", "shift+home", "shift+delete", "ctrl+down"],
+        "\x1b[7^\x1b[8^\x1b[7$\x1b[3$\x1bOb\x1b[3@\x1b[5@\x1b[2$\x1b[23^\x1b\x1b[8^\x1b[16@",
+        [
+            "ctrl+home",
+            "ctrl+end",
+            "shift+home",
+            "shift+delete",
+            "ctrl+down",
+            "ctrl+shift+delete",
+            "ctrl+shift+pageup",
+            "shift+insert",
+            "ctrl+f11",
+            "alt+ctrl+end",
+        ],
     ),
+    ("the X10 mouse", "\x1b[M !!\x1b[M#\x7f\x7f\x1b[M\x1b[A", ["ctrl+delete", "up"]),
     ("function keys", "\x1bOP\x1b[11~\x1b[[A\x1b[25~", ["f1", "f1", "f1", "f13"]),
     ("focus and the mouse", "\x1b[I\x1b[O\x1b[<0;5;5M", ["AppFocus", "AppBlur", "MouseDown"]),
     (
@@ -169,6 +181,68 @@ def test_answers_and_unknown_sequences_type_nothing(clock: Clock, answer: str, l
     found = read(clock, "a", *reads, "b", pause=0.03 if length > 1 else 0)
     ignored = ("BackgroundReported", "CursorPosition", "TerminalSupportsSynchronizedOutput")
     assert [each for each in found if each not in ignored] == ["a", "b"]
+
+
+LATE = [
+    ("\x1b]11;rgb:00", "00/0000/0000\x1b\\"),
+    ("\x1b]11;rgb:0000/0000/0000", "\x07"),
+    ("\x1b]11;rgb:0000/0000/0000\x1b", "\\"),
+    ("\x1b]", "11;rgb:0000/0000/0000\x1b\\"),
+    ("\x1b]11;rgb:00", "00/00", "00/0000\x07"),
+    ("\x1b]lthe ti", "tle\x1b\\"),
+    ("\x1bP>|xt", "erm(390)\x1b\\"),
+    ("\x1bP1$r", "0m\x1b\\"),
+    ("\x1b_Gi=31;", "OK\x1b\\"),
+    ("\x1b[", "?62;4c"),
+    ("\x1b[?62", ";4c"),
+    ("\x1b[", "24;80R"),
+    ("\x1b[", "<0;5;5m"),
+]
+
+
+@table("reads, pause", itertools.product(LATE, [2.1, 60.0]))
+def test_the_rest_of_an_answer_is_never_typed(
+    clock: Clock, reads: tuple[str, ...], pause: float
+) -> None:
+    found = read(clock, "a", *reads, "b", pause=pause)
+    ignored = ("BackgroundReported", "CursorPosition", "MouseUp")
+    assert [each for each in found if each not in ignored] == ["a", "b"]
+
+
+def test_typing_goes_on_after_an_answer_that_never_ends(clock: Clock) -> None:
+    assert read(clock, "\x1b]11;rgb:00", *"ab\r", pause=2.1) == ["a", "b", "enter"]
+    assert read(clock, "\x1bP>|x", MULTI_LINE, pause=2.1) == [repr(MULTI_LINE)]
+    assert read(clock, "\x1b]11;rgb:00", "\x07", "\x07", pause=2.1) == ["ctrl+g"]
+
+
+@table("length, pause", itertools.product([1, 2, 5], [0.0, 0.05]))
+def test_the_x10_mouse_in_parts(clock: Clock, length: int, pause: float) -> None:
+    sent = "\x1b[M !!\x1b[M#\x7f!"
+    parts = [sent[start : start + length] for start in range(0, len(sent), length)]
+    assert read(clock, "a", *parts, "b", pause=pause) == ["a", "b"]
+
+
+def test_ctrl_delete_of_st_and_a_key(clock: Clock) -> None:
+    assert read(clock, "\x1b[M", "b", pause=0.2) == ["ctrl+delete", "b"]
+    assert read(clock, "\x1b[M", "b", pause=0.05) == ["ctrl+delete", "b"]
+
+
+@table("at, pause", itertools.product(range(1, 12), [0.2, 0.7, 60.0]))
+def test_a_paste_in_two_reads_is_whole_at_any_pause(clock: Clock, at: int, pause: float) -> None:
+    sent = "\x1b[200~a\rb\r\x1b[201~"
+    found = read(clock, sent[:at], sent[at:], pause=pause)
+    assert [each for each in found if each != "escape"] == [repr("a\rb\r")]
+
+
+@table("pause", [0.2, 0.7, 60.0])
+def test_a_paste_is_whole_at_any_speed(clock: Clock, pause: float) -> None:
+    parser, messages = PasteSafeParser(), list[Message]()
+    for number, each in enumerate("\x1b[200~a\rb\x1b[20\x1b[201~c"):
+        messages += parser.feed(each)
+        clock.now += pause
+        if number > 5:
+            messages += parser.tick()
+    assert outline(messages) == [repr("a\rb\x1b[20"), "c"]
 
 
 def test_keys_after_alt_and_a_bracket_are_typed(clock: Clock) -> None:
@@ -301,6 +375,10 @@ async def test_keys_in_the_boxes() -> None:
                 pilot.app.post_message(each)
             await pilot.pause()
         assert box.text == "a\nb\nc d e"
+        for each in PasteSafeParser().feed("\x1b[7^0\x1b[8^1\x1b[1;5H\x1b[3^"):
+            pilot.app.post_message(each)
+        await pilot.pause()
+        assert box.text == "\nb\nc d e1"
         line.focus()
         for each in PasteSafeParser().feed("one two\x1b\x1b[D\x1b\x1b[D-\x1b\x1b[C+"):
             pilot.app.post_message(each)

@@ -60,6 +60,7 @@ def test_a_place_has_the_part_that_it_is_in(
     [
         *((name, "page 99, line 1") for name in ("a.pdf", "book.epub#3", "")),
         *((name, "line 2") for name in ("README.md", "notes.txt", "contract.rtf", "a.py")),
+        *((name, "line 2") for name in ("text 1", "text 12", "text 1 (2)", "text")),
     ],
 )
 def test_a_line_like_a_mark_in_a_text_is_a_line(name: str, place: str) -> None:
@@ -167,11 +168,94 @@ def test_a_line_like_a_heading_takes_linear_time() -> None:
         *((name, ()) for name in ("a b/a.py", "Makefile", ".gitignore", "zone1970.tab", "hosts")),
         *((name, ()) for name in ("a.ts", "x/Dockerfile#2", "nginx.conf", "run", "a.patch")),
         *((name, ("a",)) for name in ("", "README", "docs/NEWS", "standard input", "text 1")),
+        *((name, ()) for name in ("a.rst", "a.org", "a.tex", "readme", "docs/notes")),
         *((name, ("a",)) for name in ("a.md", "A.MD#3-4", "a.docx", "a.txt", "a.eml", "a.ipynb")),
     ],
 )
 def test_comments_are_no_headings(name: str, found: tuple[str, ...]) -> None:
     assert place_of("# a\nx = 1\n", 5, 1, name).headings == found
+
+
+RST = """\
+=====
+Title
+=====
+
+One
+---
+A line
+with more
+---------
+
+::
+
+    # no
+    Code
+    ----
+
+Two & three
+-----------
+
+Sub
+~~~
+
+====  ====
+no    no
+====  ====
+
+End
+---
+"""
+ORG = "#+TITLE: x\n* One\n*bold*\n# no\n** Sub :a:\n- * no\n* Two\n"
+ADOC = (
+    "= Title\n:toc:\n\n== One\n----\n== no\n----\n```sh\n# no\n```\n=== Sub ===\n"
+    "====\nexample\n====\n....\n= no\n----\n= no\n....\n== Two\n// = no\n"
+)
+TEX = (
+    "\\documentclass{book}\n\\chapter{One {\\bf b}}\\label{x}\n%\\section{no}\nSee \\section{no}\n"
+    "  \\section*{Sub}\n\\sectionmark{no}\n\\subsection[short]{Low}\n\\section{Two}\n"
+)
+FORMS = {
+    "a.rst": (RST, [(1, "Title"), (2, "One"), (2, "Two & three"), (3, "Sub"), (2, "End")]),
+    "b/a.REST#2": ("\nA\n!!!\n\nB\n===\n\nC\n!!!", [(1, "A"), (2, "B"), (1, "C")]),
+    "a.org": (ORG, [(1, "One"), (2, "Sub :a:"), (1, "Two")]),
+    "a.adoc": (ADOC, [(1, "Title"), (2, "One"), (3, "Sub"), (2, "Two")]),
+    "a.tex": (TEX, [(2, "One {\\bf b}"), (3, "Sub"), (4, "Low"), (3, "Two")]),
+}
+
+
+@table("name", FORMS)
+@table("end", ["\n", "\r\n"])
+def test_headings_in_the_form_of_the_file(name: str, end: str) -> None:
+    text, expected = FORMS[name]
+    text = text.replace("\n", end)
+    found = [*headings(text, name)]
+    assert [(each.level, each.title) for each in found] == expected
+    assert all(each.start == 0 or text[each.start - 1] == "\n" for each in found)
+
+
+@table(
+    "text, found",
+    [
+        (
+            "# Plan\n\nText.\n\n## Next\n- milk\n\n```\n# no\nx = 1\n#y\n```\n# End",
+            ["Plan", "Next", "End"],
+        ),
+        ("# Plan\r\n\r\nText.\r\n", ["Plan"]),
+        ("# Plan\n## Next\n1. milk", ["Plan", "Next"]),
+        ("[Page 1]\n# Term\none\n# Rent\ntwo", ["Term", "Rent"]),
+        ("#!/bin/sh\n\n# Plan\n\nx", []),
+        ("# Plan\n\n#x = 1\n", []),
+        ("# Plan\n\n# Set x\nx = 1\n", []),
+        ("# Copyright\n# by me\n\nx\n", []),
+    ],
+)
+def test_names_without_an_ending_have_headings_if_no_line_is_a_comment(
+    text: str, found: list[str]
+) -> None:
+    for name in ("readme", "docs/notes", "a/Contract#3"):
+        assert [each.title for each in headings(text, name)] == found
+    assert [*headings(text, "Makefile")] == []
 
 
 def test_a_page_is_a_number_and_a_long_heading_is_cut() -> None:

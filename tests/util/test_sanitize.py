@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ui.transcript.markdown import answer_parser
-from app.util.sanitize import BIDI_NAMES, INVISIBLE_NAMES, TAGS, sanitize, sanitize_line
+from app.util.sanitize import (
+    BIDI_NAMES,
+    INVISIBLE_NAMES,
+    TAGS,
+    sanitize,
+    sanitize_line,
+    without_hidden,
+)
 from tests.tables import table
 
 ANYTHING = st.text(
@@ -71,6 +78,10 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 )
 def test_examples(text: str, shown: str) -> None:
     assert sanitize(text) == shown
+
+
+def test_joiners_among_dividing_characters_are_hidden() -> None:
+    assert without_hidden("a\u200b\u200c\xadb, c\u200bd \u200de") == ("ab, c\u200bd e", 4)
 
 
 def test_a_line_stays_one_line() -> None:

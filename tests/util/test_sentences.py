@@ -11,6 +11,7 @@ from app.util.sentences import (
     MAX_QUESTIONS,
     asks_for_overview,
     questions_in,
+    units,
 )
 from tests.tables import table
 
@@ -117,6 +118,10 @@ SEVERAL = [
     ("请列出费用。谁付款？", ["请列出费用。", "谁付款？"]),
     ("- Who leads it?\n- Where is it?\n- the fees", ["Who leads it?", "Where is it?", "the fees"]),
     ("1. Who leads it?\n2. Where is it?", ["Who leads it?", "Where is it?"]),
+    ("Fix the dates. Who signs", ["Fix the dates.", "Who signs"]),
+    ("Riassumi il contratto. Chi firma?", ["Riassumi il contratto.", "Chi firma?"]),
+    ("Traduza o resumo. Quem assina?", ["Traduza o resumo.", "Quem assina?"]),
+    ("Vertaal de brief. Wie tekent?", ["Vertaal de brief.", "Wie tekent?"]),
     # Context counts, before and after the question, and so does the question alone.
     (
         "I rent a flat in Rome. When may I leave?",
@@ -231,3 +236,19 @@ def test_a_question_about_the_whole_document_is_known(message: str) -> None:
 )
 def test_a_question_that_names_something_is_not_about_the_whole(message: str) -> None:
     assert not asks_for_overview(message)
+
+
+@table(
+    "text, expected",
+    [
+        ("Zahlung am 3. April fällig. Sonst nicht.", 2),
+        ("Es gilt ab dem 12. Jan. 2026 für alle. Sonst nicht.", 2),
+        ("It is due on Jan. 12, 2026 in full. Not before.", 2),
+        ("Er kommt am 1.\nMai zu uns. Sonst nicht.", 2),
+        ("It says so in clause 3. Maybe it is true.", 2),
+        ("It ends in May. 12 people came.", 2),
+        ("Es waren 300. April war es auch.", 2),
+    ],
+)
+def test_a_date_is_in_one_sentence(text: str, expected: int) -> None:
+    assert len(units(text)) == expected

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -113,9 +113,9 @@ def forced_attention(head_sizes: frozenset[int]) -> AbstractContextManager[None]
     return _set(_forced, head_sizes)
 
 
-def loading_only(files: frozenset[str]) -> AbstractContextManager[None]:
+def loading_only(files: Iterable[Path]) -> AbstractContextManager[None]:
     """Within this context, `mx.load` returns no arrays for files other than these."""
-    return _set(_files, files)
+    return _set(_files, frozenset(map(str, files)))
 
 
 def _patched_load(load: Callable[..., Any]) -> Callable[..., Any]:

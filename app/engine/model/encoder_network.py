@@ -12,6 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from app.engine.backend import mlx_patches
+from app.util.weight_files import weight_files
+
 Weights = dict[str, mx.array]
 Config = dict[str, Any]
 
@@ -172,14 +175,16 @@ class _LoadedWeights(dict[str, mx.array]):
 
 
 def load_weights(folder: Path, config: Config) -> Weights:
-    """The weights of `model*.safetensors`, named without the prefix of a task's model (`bert.`).
+    """The weights of a folder, named without the prefix of a task's model (`bert.`).
     Matrices are float32; a table of tokens, which is the largest, has at most 16 bits. Raises
     ValueError, also for a name that is looked up later and is missing."""
     stored: Weights = {}
-    for file in sorted(folder.glob("model*.safetensors")):
-        part = mx.load(str(file))
-        assert isinstance(part, dict)
-        stored |= part
+    files = weight_files(folder)
+    with mlx_patches.loading_only(files):
+        for file in files:
+            part = mx.load(str(file))
+            assert isinstance(part, dict)
+            stored |= part
     tables = [(name, end) for name in stored for end in TOKEN_TABLES if name.endswith(end)]
     if not tables:
         raise ValueError("it has no token embeddings")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -55,7 +56,7 @@ from app.protocol.generation_config import read_generation_config
 from app.protocol.prompt import TemplateRule
 from app.protocol.reasons import FailureKind, Reason
 from app.sandbox.process import TextError, TextProcess
-from app.sandbox.shapes import missing_values
+from app.sandbox.shapes import MissingValues, build_model, ignored_window
 from app.util.formatting import one_line
 from app.util.model_config import for_mlx_lm, short_factors_below, text_part
 from app.util.regular_files import open_file, read_file
@@ -358,38 +359,30 @@ def load_lazily(path: Path, with_head: bool = True) -> tuple[Any, dict[str, Any]
     Raises LoadError."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, path):
         config = for_mlx_lm(load_config(path))
-        if missing := missing_values(config):
-            raise LoadError(
-                FailureKind.CONFIG_INCOMPLETE, {"folder": str(path), "keys": ", ".join(missing)}
-            )
-        classes = partial(rotated_classes, config)
-        load = partial(load_model, path, lazy=True, get_model_classes=classes)
-        with mlx_patches.loading_only(frozenset(map(str, weight_files(path)))):
+        with mlx_patches.loading_only(weight_files(path)):
             try:
-                model, config = load(model_config=config)
-            except (ValueError, KeyError):
-                if not config.get("rope_scaling"):
-                    raise
-                # The class does not know this scaling. `correct_rotary` applies it.
-                model, config = load(model_config=config | {"rope_scaling": None})
+                model, config = load_model(
+                    path, lazy=True, model_config=config, get_model_classes=rotated_classes
+                )
+            except MissingValues as error:
+                data = {"folder": str(path), "keys": ", ".join(error.keys)}
+                raise LoadError(FailureKind.CONFIG_INCOMPLETE, data) from error
         if not with_head:
             model.pop("mtp", None)
         return model, config
 
 
-def rotated_classes(
-    described: dict[str, Any], config: dict[str, Any]
-) -> tuple[Callable[[Any], Any], Any]:
-    """For mlx-lm's `load_model`: how to build the model of a configuration, with the rotary
-    embeddings that the one in `described` names, and the class of its arguments."""
+def rotated_classes(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
+    """For mlx-lm's `load_model`: how to build the model of a configuration with the rotary
+    embeddings that it describes, and what makes the arguments for that."""
     model_class, args_class = model_classes(config)
 
-    def build(args: Any) -> Any:
-        model = model_class(args)
-        correct_rotary(model, described)
+    def build(given: SimpleNamespace) -> Any:
+        model = build_model(model_class, args_class, vars(given))
+        correct_rotary(model, vars(given))
         return model
 
-    return build, args_class
+    return build, SimpleNamespace(from_dict=lambda given: SimpleNamespace(**given))
 
 
 @contextmanager
@@ -498,6 +491,7 @@ def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> Mod
         context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
         sampling=read_generation_config(path),
         short_factors_below=short_factors_below(config),
+        ignored_window=ignored_window(model, config),
     )
 
 

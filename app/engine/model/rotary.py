@@ -26,7 +26,7 @@ from app.util.model_config import (
 
 Floats = NDArray[np.float64]
 
-ROTARY_FORMAT = 2
+ROTARY_FORMAT = 3
 """Raised whenever models are computed otherwise than before, so that older caches are not used."""
 _ROTARY = re.compile("RoPE|Rotary")
 """In the names of classes of rotary embeddings."""
@@ -77,6 +77,8 @@ def correct_rotary(model: Any, config: Config) -> None:
         kind, dims = type(rope).__name__, rotated_numbers(text, parameters) or _dims(rope)
         if isinstance(rope, RoPE):
             parameters.setdefault("rope_theta", rope.base)
+        elif "rope_theta" not in parameters:
+            continue
         if not has_parameters:
             # The classes read the older keys, and know which layers have a base of their own.
             if isinstance(rope, RoPE) and dims < rope.dims:

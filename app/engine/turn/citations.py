@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.scorer import rarity
-from app.engine.turn.claims import Claims, claims_of
+from app.engine.turn.claims import Claims, claims_of, names_in
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.util.sentences import Unit, asks, units
 from app.util.words import NO_SPACES, STEM, WORD, stems
@@ -118,7 +118,7 @@ def cite(
     found = [Citation(CitationKind.QUOTATION, *run) for run in runs]
     quoted = words.quoted(runs)
     left = [each for each in words.sentences if not words.is_quoted(each, quoted)]
-    supported = _supporting(answer, question, left, passages, encoder, check)
+    supported = _supporting(words, question, left, passages, encoder, check)
     found += [each for each in supported if not any(_is_same(each, run) for run in runs)]
     cited = {(each.start, each.end) for each in supported}
     uncited = sum(
@@ -155,6 +155,7 @@ class _AnswerWords:
         self.sentences = [
             unit for unit in self.units if _is_statement(answer[unit.start : unit.end])
         ]
+        self.names = names_in(answer[unit.start : unit.end] for unit in self.units)
 
     def within(self, start: int, end: int) -> tuple[int, int]:
         """The numbers of the words in these characters of the answer, as a range."""
@@ -263,7 +264,9 @@ def _true_quotations(
         ]
         said = "\n".join(passages.around(each.run(answer)) for each in own)
         stated = answer.text[unit.start : unit.end]
-        is_false[first:last] = bool(own) and not claims_of(stated).are_in(said, question)
+        is_false[first:last] = bool(own) and not claims_of(stated, answer.names).are_in(
+            said, question
+        )
     found: list[_Run] = []
     for each in quotations:
         kept = ~is_false[each.first : each.last] | (each in marked)
@@ -481,7 +484,7 @@ def _rows(passage: _Passage) -> Iterator[_Passage]:
 
 
 def _supporting(
-    answer: str,
+    answer: _AnswerWords,
     question: str,
     sentences: Sequence[Unit],
     passages: _Passages,
@@ -489,13 +492,13 @@ def _supporting(
     check: Callable[[], None],
 ) -> list[Citation]:
     """For each sentence the passage that supports it best, if it is near enough."""
-    wanted = [answer[each.start : each.end] for each in sentences]
+    wanted = [answer.text[each.start : each.end] for each in sentences]
     asked = [
         text if len(WORD.findall(text)) >= SHORT_SENTENCE else f"{question} {text}"
         for text in wanted
     ]
     asked_stems = [stems(text) for text in asked]
-    claims = [claims_of(text) for text in wanted]
+    claims = [claims_of(text, answer.names) for text in wanted]
     near = [
         [
             each
@@ -518,7 +521,7 @@ def _supporting(
             scores = (scores + meaning) / 2
         scores -= [PAIR_GAIN * each[2] for each in candidates]
         least = MIN_SUPPORT_BY_WORDS if meaning is None else by_meaning
-        text = answer[unit.start : unit.end]
+        text = answer.text[unit.start : unit.end]
         if len(scores) and scores.max() >= least:
             best, score = candidates[int(np.argmax(scores))][0], float(scores.max())
         elif (

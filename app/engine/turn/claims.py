@@ -1,17 +1,31 @@
-"""What a sentence states that its passage must say, too: numbers, dates and names.
-
-Numbers and dates are compared by value: `1,000` and `1000`, `twelve` and `12`, `12 January 2026`
-and `2026-01-12`. Month names and number words are English and German.
-"""
+"""What a sentence states that its passage must say, too: numbers, dates, weekdays and names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date as calendar_date
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
-from app.util.words import NO_SPACES, WORD
+from app.engine.turn.figures import (
+    CURRENCIES,
+    FRACTION,
+    ONE,
+    ORDINAL,
+    Date,
+    Number,
+    Value,
+    falls,
+    figures_of,
+    is_german,
+    numbers,
+    share,
+)
+from app.util.calendar_words import AMBIGUOUS, MONTHS, WEEKDAYS
+from app.util.words import WORD
 
 MAX_KEPT = 2_000
 """Number of passages whose numbers, dates and names are kept: each sentence asks for them."""
@@ -19,158 +33,134 @@ MAX_CAPITALISED = 0.5
 """Above this share of capitalised words a sentence is a title, whose capitals tell nothing."""
 MIN_PREFIX = 4
 """Minimum letters of a name that may have an ending, as in `Americans`."""
+MIN_DAY = 5
+"""Minimum letters of the name of a weekday that is no other word."""
+MIN_MONTH = 4
+"""The same, of a month."""
 _ENDINGS = frozenset(["", "s", "es", "n", "ns", "en", "er", "ers", "y", "ish"])
-
-_MONTHS = {
-    name: number
-    for number, names in enumerate(
-        (
-            "january januar jänner jan",
-            "february februar feb",
-            "march märz mar mär",
-            "april apr",
-            "may mai",
-            "june juni jun",
-            "july juli jul",
-            "august aug",
-            "september sept sep",
-            "october oktober oct okt",
-            "november nov",
-            "december dezember dec dez",
-        ),
-        1,
-    )
-    for name in names.split()
-}
-_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-    " fifteen sixteen seventeen eighteen nineteen",
-    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn"
-    " fünfzehn sechzehn siebzehn achtzehn neunzehn",
-)
-_TENS = (
-    "twenty thirty forty fifty sixty seventy eighty ninety",
-    "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
-)
-_NUMBER_WORDS = {word: number for words in _UNITS for number, word in enumerate(words.split())} | {
-    word: 10 * ten for words in _TENS for ten, word in enumerate(words.split(), 2)
-}
-_GERMAN_UNITS = ["ein", *_UNITS[1].split()[2:10]]
-_NUMBER_WORDS |= {
-    f"{unit}und{ten}": number + 10 * tens
-    for number, unit in enumerate(_GERMAN_UNITS, 1)
-    for tens, ten in enumerate(_TENS[1].split(), 2)
-}
-_NUMBER_WORDS |= {
-    f"{unit}{name}": number * factor
-    for number, unit in enumerate(_GERMAN_UNITS, 1)
-    for name, factor in (("hundert", 100), ("tausend", 1000))
-}
-_TENS_WORDS = frozenset(word for words in _TENS for word in words.split())
-_ONE = frozenset(["one", "eins", "ein", "eine", "einem", "einen", "einer", "eines", "a", "an"])
-"""They say 1, but mostly without meaning a number."""
-_FACTORS = dict.fromkeys(["hundred", "hundert"], 1e2)
-_FACTORS |= dict.fromkeys(["thousand", "thousands", "tausend", "k"], 1e3)
-_FACTORS |= dict.fromkeys(["million", "millions", "millionen", "mio", "m"], 1e6)
-_FACTORS |= dict.fromkeys(["billion", "billions", "milliarde", "milliarden", "mrd", "bn"], 1e9)
-_UNIT = re.compile(
-    r"(?:[ -]?(?:million(?:en)?|billion|milliarden?|thousand|tausend|mio\.?|mrd\.?|k|m|bn))?+"
-    r"[ \u202f\u00a0]?([%€$£¥]|[^\W\d_]++)",
-    re.IGNORECASE,
-)
-_PERCENT = frozenset(["%", "percent", "per", "prozent"])
-_UNITS_TOO = frozenset("km")
-"""Factors that may be units, as in `3 m`."""
-_CURRENCIES = {"eur": ("€", "euro"), "usd": ("$", "dollar"), "gbp": ("£", "pound"), "jpy": ("¥",)}
-
-_MONTH = f"(?P<m>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})"
-_YEAR = r"(?P<y>\d{4})\b"
-_SHORT_YEAR = r"(?P<y>\d{4}|\d{2})(?![\w-])"
-_DAY, _MONTH_NUMBER = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})"
-_DATES = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"\b{_DAY}(?:st|nd|rd|th|\.)? (?:of )?{_MONTH}\b\.?(?:,? {_YEAR})?",
-        rf"\b{_MONTH}\b\.? {_DAY}(?:st|nd|rd|th)?\b(?:,? {_YEAR})?",
-        rf"\b{_MONTH}\b\.?,? {_YEAR}",
-        rf"(?<![\w.])(?P<y>\d{{4}})[-/.]{_MONTH_NUMBER}[-/.]{_DAY}(?:(?=T\d)|(?![\w-]))",
-        rf"(?<![\w.]){_DAY}\. ?{_MONTH_NUMBER}\. ?{_SHORT_YEAR}",
-        rf"(?<![\w.]){_DAY}[-/]{_MONTH_NUMBER}[-/]{_SHORT_YEAR}",
-        rf"(?<![\w.]){_MONTH_NUMBER}/{_DAY}/{_SHORT_YEAR}",
-    )
-)
-"""The last two forms look the same: such a date has two readings."""
-_TOUCHING = rf"(?![{NO_SPACES}\uac00-\ud7af])"
-"""Before a letter that a number may not touch: in Chinese, Japanese and Korean it does."""
-_NUMBER = (
-    rf"(?<!{_TOUCHING}[^\W_])(?<!\d[.,])"
-    r"(?:\d{1,3}(?:[ \u202f]\d{3})++(?![\d.,])|\d++(?:[.,:'’]\d++)*+)"
-    rf"(?!(?:{_TOUCHING}[^\W\d_])++\d)"
-)
-_WORD_OR_NUMBER = re.compile(rf"(?P<number>{_NUMBER})|(?P<word>[^\W\d_]++)")
 _MARKER = re.compile(r"\s*+(?:[-*+•|>]\s*+)*+\(?\d{1,3}[.)](?=\s)")
 """The number of a list item."""
 _FOOTNOTE = re.compile(r"\[\^?\d{1,3}\]")
 _STARTING = frozenset(".:;?!\"“„«‘'([{|>#-–—•/")
 """Characters after which a capital letter says nothing."""
-_GERMAN = re.compile(
-    r"\b(?:der|die|das|den|dem|und|ist|nicht|eine?|von|zu|mit|wird|im|am|auf|bei|nach|sind)\b|[äöüß]",
-    re.IGNORECASE,
-)
-_ENGLISH = re.compile(
-    r"\b(?:the|of|and|is|to|in|for|with|not|be|was|are|on|by|that|it)\b", re.IGNORECASE
-)
 _TITLES = frozenset(
     ["mr", "mrs", "ms", "miss", "dr", "prof", "herr", "herrn", "frau", "familie", "firma"]
 )
 """Words before names. Other German words with a capital letter are nouns."""
-
-_Value = float | str
-_Date = tuple[int | None, int, int | None]
-"""Year, month and day."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """How a number is written, in lower case, the values that it may have, and its `_unit`."""
-
-    written: str
-    values: frozenset[_Value]
-    unit: str
+_ARTICLE_WORDS = """
+the a an this that each every any such its their his her our your no
+der die das den dem des ein eine einen einem einer eines jeder jede jedes le la les un une el
+"""
+_OPENING_WORDS = """
+i it he she we you they there here these those what who when where which why how if as at by for
+from in into of on to up with within without under over after before since until during between
+both all some many most more less one two three no not yes and or but so then thus also however
+therefore because although while only once per according please note today yesterday tomorrow now
+still even unlike like about around despite instead section clause article chapter part
+page paragraph table figure annex appendix schedule exhibit first second third new old somebody
+someone everybody everyone nobody nothing something anyone people
+es er sie wir ihr ich man dies diese dieser dieses wenn wer was wo wie warum ob als an auf aus bei
+bis für im mit nach seit über um unter von vom vor zu zum zur nur auch aber oder und dann jetzt
+heute laut gemäß ja nein nicht hier dort alle viele kein keine sein ihre
+il elle ils elles ce cette ces dans en pour par sur si du los las una este esta por para con
+"""
+_ARTICLES = frozenset(_ARTICLE_WORDS.split())
+"""Words before nouns, which some texts write with a capital letter: `the Tenant`."""
+_OPENING = _ARTICLES | frozenset(_OPENING_WORDS.split())
+"""Words that begin a sentence and are no names."""
+_NAMELESS = "ing ment ments tion tions ity ness ly ung heit keit schaft frist"
+_NO_NAME = tuple(_NAMELESS.split())
+"""Endings of words that are no names."""
+_TO = frozenset(["-", "–", "—", "to", "bis", "through", "until", "à", "au", "a"])
+"""What stands between two weekdays that name those between them, too."""
+_DAY_MARKS = frozenset("-–/,:|")
+"""What stands beside the short names of weekdays."""
+_LABEL = re.compile(
+    r"(?:(?<![^\W_])\d{1,4}(?: ?\((?=[a-z]\))|\.?(?![ghklmstvwx])(?=[a-z](?![^\W_])))"
+    r"|\b(?:paragraph|point|clause|section|option) \((?=[a-z]\))"
+    r"|\b(?:lit\.?|litera|buchstabe) (?=[a-z](?![^\W_])))"
+    r"(?P<letter>[a-z])",
+    re.IGNORECASE,
+)
+"""The letter of a clause, as in `5a`, `5 (a)` and `lit. a`, but not of a unit."""
+_ANY_LETTERS = re.compile(
+    r"\d[^\w\n]{0,2}([^\W\d_])(?![^\W_])|(?<![^\W_])([^\W\d_])[).]"
+    r"|(?<![^\W_])((?!A [a-z])[A-Z])(?![^\W_])"
+)
+"""What may be such a letter."""
+_ANNEX = re.compile(r"(?<=[^\W\d_] )(?!I\b)(?P<letter>[A-Z])(?![^\W_]|[&'’/+#°-]|\.\S|\. \w)")
+"""The letter of an annex, as in `Annex B`, but not of an initial."""
+_HALF = re.compile(r"\b(?:hal[bfv]|hälft)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Numbers, each date as its readings, and names in lower case."""
+    """Numbers, each date as its readings, months and weekdays without a date, and names in lower
+    case. `opening`: the first word if it may be a name, and the next one."""
 
-    numbers: tuple[_Number, ...]
-    dates: tuple[frozenset[_Date], ...]
+    numbers: tuple[Number, ...]
+    dates: tuple[frozenset[Date], ...]
+    months: frozenset[int]
+    days: _Days
     names: frozenset[str]
+    letters: frozenset[str]
+    opening: tuple[str, str] | None
 
     @property
     def has_figure(self) -> bool:
         return bool(self.numbers or self.dates)
 
     def are_in(self, passage: str, question: str = "") -> bool:
-        """Whether a passage has all of them. So it has a name that the `question` has, unless the
-        passage names someone else."""
-        said = _said(passage)
+        """Whether a passage has all of them. So it has a name, a month, a weekday or a letter that
+        the `question` has, unless the passage names another one."""
+        said, asked = _said(passage), _said(question)
         if not all(map(said.has_number, self.numbers)):
             return False
         if not all(any(map(said.has_date, readings)) for readings in self.dates):
             return False
-        missing = {name for name in self.names if not said.has_name(name)}
-        asked = {word.casefold() for word in WORD.findall(question)} if missing else set()
-        return missing <= asked and not (missing and {*_names(passage)} - self.names - asked)
+        known_days = said.days.named | said.days_of_dates
+        if not self.days.between:
+            known_days |= said.days.between
+        for own, known, in_question in (
+            (self.months, said.months, asked.months),
+            (self.days.named, known_days, asked.days.named),
+            (self.letters, said.letters, asked.letters),
+        ):
+            if not own <= known and (known or not own <= in_question):
+                return False
+        names = self.names
+        if self.opening and not said.has_name(self.opening[0]):
+            if said.has_rival(*self.opening):
+                return False
+            names |= {self.opening[0]} & asked.names
+        missing = {name for name in names if not said.has_name(name)}
+        return missing <= asked.words and not (missing and said.names - names - asked.words)
 
 
-def claims_of(sentence: str) -> Claims:
+def claims_of(sentence: str, known: frozenset[str] = frozenset()) -> Claims:
+    """What a sentence states. `known`: the `names_in` the whole answer."""
     plain = " ".join(_FOOTNOTE.sub("", sentence).split())
     if marker := _MARKER.match(plain):
         plain = plain[marker.end() :]
-    dates, rest = _cut_dates(plain)
-    numbers = (number for number in _numbers(rest) if number.written not in _ONE)
-    return Claims((*numbers,), (*dates,), frozenset(_names(plain)))
+    figures = figures_of(plain)
+    found = [*figures.marked, *(each for each in numbers(figures.rest) if each.written not in ONE)]
+    if falls(plain):
+        found = [replace(each, values=_with_negative(each.values)) for each in found]
+    words = _words(figures.rest)
+    return Claims(
+        (*found,),
+        figures.dates,
+        frozenset(_bare_months(words)),
+        _days(plain),
+        frozenset(_names(words, figures.rest, known)),
+        frozenset(_letters(figures.rest)),
+        _opening(words),
+    )
+
+
+def names_in(texts: Iterable[str]) -> frozenset[str]:
+    """The names that stand inside sentences without an article before them, in lower case."""
+    return frozenset(name for text in texts for name in _said(text).names)
 
 
 class _Said:
@@ -178,43 +168,105 @@ class _Said:
 
     def __init__(self, passage: str) -> None:
         plain = " ".join(passage.split())
-        dates, rest = _cut_dates(plain)
-        self._months = {_MONTHS.get(word.casefold()) for word in WORD.findall(rest)} - {None}
-        self._dates = {reading for readings in dates for reading in readings}
-        self._values: set[_Value] = {part for date in self._dates for part in date if part}
-        self._units: dict[_Value, set[str]] = {each: {""} for each in self._values}
-        for number in _numbers(plain):
+        figures = figures_of(plain)
+        self._dates = {reading for readings in figures.dates for reading in readings}
+        bare = {MONTHS.get(word.casefold()) for word in WORD.findall(figures.rest)}
+        self._bare_months = {month for month in bare if month}
+        self.months = self._bare_months | {month for _, month, _ in self._dates}
+        self.days = _days(plain)
+        self.letters = _letters(plain) | {
+            "".join(found).casefold() for found in _ANY_LETTERS.findall(plain)
+        }
+        self._marked: dict[str, set[Value]] = {FRACTION: set(), ORDINAL: set()}
+        if _HALF.search(plain):
+            self._marked[FRACTION].add(0.5)
+        self._units: dict[Value, set[str]] = {}
+        self._add((part for year, _, day in self._dates for part in (year, day) if part), "")
+        has_falls = falls(plain)
+        for number in numbers(figures.undated):
             parts = _in_a_row(number.written)
-            for value in (*number.values, *(map(float, parts) if len(parts) > 1 else ())):
-                self._values.add(value)
-                self._units.setdefault(value, set()).add(number.unit)
-        self._words = {word.casefold() for word in WORD.findall(passage)}
-        self._text = passage.casefold()
+            values = number.values | {*map(float, parts)} if len(parts) > 1 else number.values
+            self._add(_with_negative(values) if has_falls else values, number.unit)
+        for number in figures.marked:
+            if number.unit:
+                self._marked[number.unit] |= number.values
+            if number.unit == FRACTION and number.strict:
+                top, bottom = number.parts
+                self._add((round(100 * top / bottom, digits) for digits in (0, 1)), "%")
+                self._add([top / bottom], "")
+            elif not number.unit:  # a time, or as `2 1/2`
+                self._add({*number.values, number.written}, "")
+                hour, _, minute = number.written.partition(":")
+                self._add([float(hour)] if minute == "00" else [], "")
+        self.words = {word.casefold() for word in WORD.findall(passage)}
+        self._rest, self._text = figures.rest, passage.casefold()
 
-    def has_number(self, number: _Number) -> bool:
+    def _add(self, values: Iterable[Value], unit: str) -> None:
+        for value in values:
+            self._units.setdefault(value, set()).add(unit)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(_names(_words(self._rest), self._rest, proper=True))
+
+    @cached_property
+    def _subjects(self) -> dict[str, set[str]]:
+        """By each word: the words before it that may be names."""
+        found: dict[str, set[str]] = {}
+        for word, after in pairwise(_words(self._rest)):
+            if word.may_be_name and word.before not in _ARTICLES and after.is_next:
+                found.setdefault(after.text, set()).add(word.text)
+        return found
+
+    @cached_property
+    def days_of_dates(self) -> set[int]:
+        found = set()
+        for year, month, day in self._dates:
+            with suppress(ValueError):  # the 31st of a month that has 30 days
+                if year and day:
+                    found.add(calendar_date(year, month, day).weekday())
+        return found
+
+    def has_rival(self, name: str, after: str) -> bool:
+        """Whether something else stands where a sentence has a name."""
+        return bool(self._subjects.get(after, set()) - {name})
+
+    def has_number(self, number: Number) -> bool:
         """Whether it says one of the values, and not only with other units."""
+        if number.unit in self._marked:
+            said = self._marked[number.unit]
+            if number.values & said or (number.unit == FRACTION and number.values & self._shares):
+                return True
+            if number.unit == FRACTION and number.parts[0] / number.parts[1] in self._units:
+                return True
+            return not said and (not number.strict or {*number.parts} <= self._units.keys())
         return any(
             not number.unit or {"", number.unit} & self._units[value]
-            for value in number.values & self._values
+            for value in number.values & self._units.keys()
         )
 
-    def has_date(self, date: _Date) -> bool:
+    @cached_property
+    def _shares(self) -> set[Value]:
+        percents = (value for value, units in self._units.items() if "%" in units)
+        return {share(value / 100) for value in percents if isinstance(value, float)}
+
+    def has_date(self, date: Date) -> bool:
         if date in self._dates:
             return True
         known = [*self._dates]
-        if date[1] in self._months:
+        if date[1] in self._bare_months:
             known.append((None, date[1], None))
         return any(self._agree(date, each) for each in known)
 
-    def _agree(self, date: _Date, known: _Date) -> bool:
+    def _agree(self, date: Date, known: Date) -> bool:
         """Whether a date says no more than is known. The year and the day may stand elsewhere."""
         year, month, day = date
         known_year, known_month, known_day = known
         if month != known_month or (
-            day not in (None, known_day) and (known_day is not None or day not in self._values)
+            day not in (None, known_day) and (known_day is not None or day not in self._units)
         ):
             return False
-        if year is None or (known_year is None and year in self._values):
+        if year is None or (known_year is None and year in self._units):
             return True
         if known_year is None:
             return False
@@ -222,18 +274,16 @@ class _Said:
         return year == known_year or (shortened and (year - known_year) % 100 == 0)
 
     def has_name(self, name: str) -> bool:
-        if name in self._words:
+        if name in self.words:
             return True
-        for code, names in _CURRENCIES.items():
+        for code, names in CURRENCIES.items():
             if name.rstrip("s") in (code, *names):
                 return any(each in self._text for each in (code, *names))
-        if name in _MONTHS:
-            return any(month == _MONTHS[name] for _, month, _ in self._dates)
         return any(
             len(shorter) >= MIN_PREFIX
             and longer.startswith(shorter)
             and longer[len(shorter) :] in _ENDINGS
-            for word in self._words
+            for word in self.words
             for shorter, longer in (sorted((name, word), key=len),)
         )
 
@@ -243,131 +293,140 @@ def _said(passage: str) -> _Said:
     return _Said(passage)
 
 
+def _with_negative(values: frozenset[Value]) -> frozenset[Value]:
+    return values | {-value for value in values if not isinstance(value, str) and value > 0}
+
+
 def _in_a_row(written: str) -> list[str]:
     """The parts of what may be several numbers in a row: those with blanks between them, and those
     of a CSV file, as in `7200,7400`."""
+    parts = written.split("," if "," in written else None)
+    if not all(part.isdigit() for part in parts):
+        return []
     if "," not in written:
-        return written.split()
-    parts = written.split(",")
+        return parts
     is_grouped = len(parts[0]) < 4 and all(len(each) == 3 for each in parts[1:])
-    is_row = not is_grouped and all(each.isdigit() and len(each) > 2 for each in parts)
-    return parts if is_row else []
+    return parts if not is_grouped and all(len(each) > 2 for each in parts) else []
 
 
-def _cut_dates(text: str) -> tuple[list[frozenset[_Date]], str]:
-    """The readings of each date of a text, and the text without them."""
-    found: dict[tuple[int, int], set[_Date]] = {}
-    rest = [*text]
-    for pattern in _DATES:
-        for match in pattern.finditer(text):
-            date = _date(match)
-            if date is not None and (match.span() in found or rest[match.start()] != "\0"):
-                found.setdefault(match.span(), set()).add(date)
-                rest[match.start() : match.end()] = "\0" * len(match[0])
-    return [frozenset(each) for each in found.values()], "".join(rest)
+def _letters(text: str) -> set[str]:
+    found = (*_LABEL.finditer(text), *_ANNEX.finditer(text))
+    return {match["letter"].casefold() for match in found}
 
 
-def _date(match: re.Match[str]) -> _Date | None:
-    groups = match.groupdict()
-    year, day = (int(groups[key]) if groups.get(key) else None for key in ("y", "d"))
-    name = groups["m"].casefold()
-    month = _MONTHS.get(name) or int(name)
-    if not 1 <= month <= 12 or (day is not None and not 1 <= day <= 31):
-        return None
-    return year, month, day
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word in lower case, the word `before` it, and whether it begins a sentence, or something
+    after which a capital letter says nothing. `is_next`: only a blank or an apostrophe is between
+    them."""
+
+    text: str
+    before: str
+    is_capital: bool
+    starts: bool
+    is_next: bool
+    is_acronym: bool
+
+    @property
+    def may_be_name(self) -> bool:
+        return self.is_capital and not (
+            self.text in _OPENING
+            or self.text in MONTHS
+            or self.text in WEEKDAYS
+            or self.text in _TITLES
+            or self.text.endswith(_NO_NAME)
+        )
 
 
-def _numbers(text: str) -> Iterator[_Number]:
-    german = _is_german(text)
-    found = [*_WORD_OR_NUMBER.finditer(text)]
-    words = [match[0].casefold() for match in found]
-    for index, (match, word) in enumerate(zip(found, words, strict=True)):
-        if match["number"]:
-            values = _values(word, german)
-        elif word in _ONE:
-            values = {1.0}
-        elif word in _NUMBER_WORDS:
-            if index and words[index - 1] in _TENS_WORDS and text[match.start() - 1] == "-":
-                continue
-            values = {float(_NUMBER_WORDS[word])}
-            if word in _TENS_WORDS and text[match.end() : match.end() + 1] == "-":
-                after = words[index + 1] if index + 1 < len(words) else ""
-                values = {float(_NUMBER_WORDS[word] + _NUMBER_WORDS.get(after, 0))}
-        else:
-            continue
-        after = words[index + 1] if index + 1 < len(words) else ""
-        factor = _FACTORS.get(after, 1.0)
-        found_values = {v if isinstance(v, str) else v * factor for v in values}
-        if after in _UNITS_TOO:
-            found_values |= values
-        written = f"{word}-{after}" if word in _ONE and factor > 1 else word
-        yield _Number(written, frozenset(found_values), _unit(text, *match.span()))
-
-
-def _unit(text: str, start: int, end: int) -> str:
-    """What a number counts: `%`, a currency, or "" if neither is next to it."""
-    before = text[max(0, start - 4) : start].rstrip().casefold()
-    after = _UNIT.match(text, end)
-    name = "" if after is None else after[1].casefold()
-    if name in _PERCENT:
-        return "%"
-    for code, names in _CURRENCIES.items():
-        words = (code, *names)
-        if before.endswith(words) or name.rstrip("s") in words:
-            return code
-    return ""
-
-
-def _values(number: str, german: bool | None) -> set[_Value]:
-    """The values that a number may have. Separators before three digits separate thousands; in
-    English, a dot does not, and in German, a comma may also begin decimals."""
-    bare = number.replace("'", "").replace("’", "").replace(" ", "").replace("\u202f", "")
-    marks = [each for each in bare if not each.isdigit()]
-    if not marks:
-        return {float(bare)}
-    whole, mark, last = bare.rpartition(marks[-1])
-    if mark == ":":
-        return {bare.removeprefix("0")}
-    if (marks.count(mark) > 1 and len({*marks}) > 1) or not _groups(whole, marks):
-        return {bare}
-    digits = re.sub("[.,]", "", whole)
-    decimal, thousands = float(f"{digits}.{last}"), float(digits + last)
-    if len(marks) > 1 and len({*marks}) == 1:
-        return {thousands} if len(last) == 3 else {bare}
-    if len(marks) > 1 or len(last) != 3 or len(whole) > 3 or whole.startswith("0"):
-        return {decimal}
-    if mark == ".":
-        return {decimal} if german is False else {thousands} if german else {decimal, thousands}
-    return {decimal, thousands} if german else {thousands}
-
-
-def _groups(whole: str, marks: list[str]) -> bool:
-    """Whether what stands before the last separator consists of groups of three digits."""
-    first, *others = re.split("[.,:]", whole)
-    return not others or (len(first) <= 3 and all(len(each) == 3 for each in others))
-
-
-def _names(sentence: str) -> Iterator[str]:
-    """Yield the words of a sentence that a capital letter makes names, in lower case."""
-    found = [match for match in WORD.finditer(sentence) if not match[0].isdigit()]
-    capital = [match for match in found if match[0][0].isupper() and len(match[0]) > 1]
-    german = _is_german(sentence)
-    is_title = not german and not sentence.rstrip().endswith((".", "!", "?"))
-    if is_title and len(found) >= 4 and len(capital) > MAX_CAPITALISED * len(found):
-        return
+def _words(text: str) -> list[_Word]:
+    found: list[_Word] = []
     before = ""
-    for match in found:
-        inside = sentence[: match.start()].rstrip(" \n*_`")
+    end = 0
+    for match in WORD.finditer(text):
+        if match[0].isdigit():
+            continue
+        start = match.start()
+        inside = text[max(0, start - 20) : start].rstrip(" \n*_`")
         starts = before not in _TITLES and (not inside or inside[-1] in _STARTING)
+        capital = match[0][0].isupper() and len(match[0]) > 1
         word = match[0].casefold()
-        named = not german or before in _TITLES
-        is_capital = match[0][0].isupper() and len(word) > 1
-        if is_capital and named and not starts and word not in _TITLES:
-            yield word
-        before = word
+        is_next = text[end:start] in (" ", "'", "’")
+        found.append(_Word(word, before, capital, starts, is_next, match[0].isupper()))
+        before, end = word, match.end()
+    return found
 
 
-def _is_german(text: str) -> bool | None:
-    """Whether a text is German rather than English; None if that is unclear."""
-    german, english = (len(each.findall(text)) for each in (_GERMAN, _ENGLISH))
-    return None if german == english else german > english
+def _opening(words: list[_Word]) -> tuple[str, str] | None:
+    """The first word if it may be a name, and the next one."""
+    if len(words) < 2 or not words[0].may_be_name or not words[1].is_next:
+        return None
+    first, after = words[0].text, words[1].text
+    return None if first.endswith("s") and not after.endswith("s") else (first, after)
+
+
+def _names(
+    words: list[_Word], sentence: str, known: frozenset[str] = frozenset(), proper: bool = False
+) -> Iterator[str]:
+    """Yield the words of a sentence that a capital letter makes names, in lower case. `proper`:
+    without those after an article."""
+    german = is_german(sentence)
+    is_title = not german and not sentence.rstrip().endswith((".", "!", "?", "\0"))
+    capital = sum(word.is_capital for word in words)
+    if is_title and len(words) >= 4 and capital > MAX_CAPITALISED * len(words):
+        return
+    for index, word in enumerate(words):
+        if not word.is_capital or word.text in _TITLES:
+            continue
+        if word.text in MONTHS or word.text in WEEKDAYS or (proper and word.before in _ARTICLES):
+            continue
+        after = words[index + 1] if index + 1 < len(words) else None
+        if word.text in known or word.before in _TITLES:
+            yield word.text
+        elif german:
+            continue
+        elif not word.starts or (
+            word.may_be_name
+            and after is not None
+            and after.is_next
+            and after.may_be_name
+            and not after.is_acronym
+        ):
+            yield word.text
+
+
+def _bare_months(words: list[_Word]) -> Iterator[int]:
+    """The months that words are sure to name."""
+    for word in words:
+        is_sure = word.text not in AMBIGUOUS and len(word.text) >= MIN_MONTH
+        is_inside = word.is_capital and not word.starts
+        if word.text in MONTHS and (is_sure or is_inside or word.before in ("en", "de")):
+            yield MONTHS[word.text]
+
+
+@dataclass(frozen=True, slots=True)
+class _Days:
+    """Weekdays from 0 on: those that a text names, and those `between` two of them."""
+
+    named: frozenset[int]
+    between: frozenset[int]
+
+
+def _days(text: str) -> _Days:
+    found: list[tuple[re.Match[str], int]] = []
+    for match in WORD.finditer(text):
+        word = match[0].casefold()
+        day = WEEKDAYS.get(word, WEEKDAYS.get(word.removesuffix("s")))
+        if day is None:
+            continue
+        start, end = match.span()
+        before, after = text[max(0, start - 3) : start], text[end : end + 3]
+        around = before.rstrip(" .")[-1:] + after.lstrip(" .")[:1]
+        is_list = not _DAY_MARKS.isdisjoint(around)
+        is_short = is_list or (len(word) > 2 and word not in ("sun", "sat"))
+        if len(word) >= MIN_DAY or (match[0][0].isupper() and is_short):
+            found.append((match, day))
+    between = set()
+    for (one, first), (other, last) in pairwise(found):
+        if text[one.end() : other.start()].strip(" .").casefold() in _TO:
+            between |= {day % 7 for day in range(first + 1, first + (last - first) % 7)}
+    return _Days(frozenset(day for _, day in found), frozenset(between))

@@ -124,8 +124,8 @@ class Decoder:
 
         `prompt_ids` (M,) is the whole prompt; `prefix` has cached all but its last token. Its last
         `answer_prefix_len` tokens belong to an answer that is continued. A `quotation` is written
-        verbatim and nothing else. Raises what `recall` raises, and ShardsLost if the answer is
-        incomplete.
+        verbatim and nothing else, or its rest after the answer. Raises what `recall` raises, and
+        ShardsLost if the answer is incomplete.
         """
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
@@ -278,8 +278,7 @@ class Decoder:
 
     def _processors(self, quotation: str | None) -> list[Processor]:
         if quotation is not None:
-            stop = min(self._tokenizer.eos_token_ids)
-            return [only([*self._tokenizer.encode(quotation, add_special_tokens=False), stop])]
+            return [only(self._quotation_ids(quotation))]
         sampling = self._sampling
         repetition = sampling.repetition_penalty
         bias = dict(sampling.logit_bias)
@@ -295,6 +294,16 @@ class Decoder:
             frequency_context_size=NO_ANSWER_LIMIT,
         )
         return [*found, *map(_without_first, answer_processors)]
+
+    def _quotation_ids(self, quotation: str) -> list[int]:
+        """The tokens of a quotation and of its end. An answer that is continued may have other
+        tokens than its text gives; one that is no part of the quotation ends at once."""
+        stop = min(self._tokenizer.eos_token_ids)
+        ids = self._tokenizer.encode(quotation, add_special_tokens=False)
+        if ids[: len(self.ids)] != self.ids:
+            rest = quotation[len(self.text) :] if quotation.startswith(self.text) else ""
+            ids = [*self.ids, *self._tokenizer.encode(rest, add_special_tokens=False)]
+        return [*ids, stop]
 
     def continued(self, ask: Ask) -> Ask:
         """The `Ask` that continues this incomplete answer to `ask`."""

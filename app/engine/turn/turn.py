@@ -333,7 +333,7 @@ class Turn:
         """If the pair only quotes: the prompt with the quoted passages pinned, and the
         answer."""
         question = self._ask.question
-        if not self._pair.only_quotes or prompt.answer_prefix_len:
+        if not self._pair.only_quotes:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
@@ -374,6 +374,8 @@ class Turn:
         if self._resume_from is None:
             plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, estimate)
+            if (lacking := planner.parts_only(self._ask)) is not None:
+                plan = replace(plan, reasons=(*plan.reasons, lacking), guard=lacking)
             if self._ask.keep_ratio == AUTO_KEEP:
                 self._reader.max_keep = estimate.max_keep(self._costs, self._clock.waited)
         else:

@@ -224,7 +224,8 @@ def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachmen
 
 @dataclass(eq=False)
 class FileJob:
-    """`typed` goes back into the compose box if the file cannot be read."""
+    """`typed` goes back into the compose box if the file cannot be read: in place of the `mention`
+    that stands for it in a sentence, or else at the end."""
 
     path: str
     typed: str
@@ -233,6 +234,7 @@ class FileJob:
     """What is read again: an attachment that was not sent yet, or changed files of sent ones."""
     known: Mapping[str, Document] = field(default_factory=dict)
     """For a folder that is read again: what was sent, by path. Only what differs is attached."""
+    mention: str = ""
     progress: ReadProgress | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -249,6 +251,13 @@ class FileJob:
         if progress is not None and progress.pages:
             parts.append(progress.page_text)
         return " · ".join(parts)
+
+    def put_back(self, text: str) -> tuple[int, int, str]:
+        """Which characters of a question what was typed for the file replaces, and with what."""
+        if self.mention and (at := text.find(self.mention)) >= 0:
+            return at, at + len(self.mention), self.typed
+        gap = " " if text and self.typed and not text[-1].isspace() else ""
+        return len(text), len(text), gap + self.typed
 
     def run(self) -> Attachment:
         """Read the file or folder, on a thread. Raises IngestError and Cancelled."""

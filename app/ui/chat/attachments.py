@@ -75,10 +75,10 @@ class AttachmentReader:
 
     # -------------------------------------------------------------------------- reading
 
-    def attach(self, path: str, typed: str) -> None:
+    def attach(self, path: str, typed: str, mention: str = "") -> None:
         """Start reading a file, a part of one, or a folder for the conversation on the screen."""
         self._remove_sample()
-        job = FileJob(path, typed, self._settings_file.settings.limits())
+        job = FileJob(path, typed, self._settings_file.settings.limits(), mention=mention)
         self._composer.chips.add(job)
         self._start(job)
 
@@ -162,7 +162,7 @@ class AttachmentReader:
         shown = self._open_chats.shown
         for job, chat in [*self._jobs.items()]:
             job.cancelled.set()
-            _restore_typed(chat, job)
+            _put_back(chat, job)
             if chat is not shown:
                 self._open_chats.stash(chat)
                 del self._jobs[job]
@@ -207,7 +207,7 @@ class AttachmentReader:
             return False
         if self._jobs.pop(job, None) is not None:
             limits = replace(job.limits, ocr=True)
-            again = FileJob(job.path, job.typed, limits, job.previous, job.known)
+            again = FileJob(job.path, job.typed, limits, job.previous, job.known, job.mention)
             self._composer.chips.replace(job, again)
             self._start(again)
         return True
@@ -222,9 +222,9 @@ class AttachmentReader:
             if isinstance(job.previous, Changes):
                 self._dismissed.add(job.previous)
             elif job.previous is None:
-                self._composer.append_typed(job.typed)
+                self._composer.put_back(job)
         else:
-            _restore_typed(chat, job)
+            _put_back(chat, job)
             self._open_chats.stash(chat)
         self._deferred = None
         self._composer.notice.show(str(error))
@@ -363,8 +363,8 @@ class AttachmentReader:
         if not paths:
             return typed
         composer.replace_typed(typed, question)
-        for path in paths:
-            self.attach(path, typed_path(path))
+        for path, mention in paths.items():
+            self.attach(path, typed_path(path), mention)
         return question or None
 
     def cancel_deferred(self) -> bool:
@@ -462,6 +462,7 @@ def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:
     }
 
 
-def _restore_typed(chat: OpenChat, job: FileJob) -> None:
-    if job.typed:
-        chat.draft = replace(chat.draft, text=f"{chat.draft.text} {job.typed}".lstrip())
+def _put_back(chat: OpenChat, job: FileJob) -> None:
+    text = chat.draft.text
+    start, end, typed = job.put_back(text)
+    chat.draft = replace(chat.draft, text=text[:start] + typed + text[end:])

@@ -69,6 +69,8 @@ class ComposeBox(TextArea):
         ),
         Binding("ctrl+a", "again_or_start", show=False),
         Binding("alt+enter", "newline", show=False),
+        Binding("ctrl+home", "go('start')", show=False),
+        Binding("ctrl+end", "go('end')", show=False),
         *WORD_BINDINGS,
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
@@ -248,6 +250,9 @@ class ComposeBox(TextArea):
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
 
+    def action_go(self, where: str) -> None:
+        self.move_cursor(getattr(self.document, where))
+
     def action_erase(self) -> None:
         if self.text:
             self.action_delete_left()
@@ -324,13 +329,17 @@ class Composer(Vertical):
         if items != self.chips.items:
             self.chips.show(items)
 
-    def append_typed(self, typed: str) -> None:
-        """Append a typed path that could not be attached."""
-        text, end = self.box.text, self.box.document.end
+    def put_back(self, job: FileJob) -> None:
+        """Show what was typed for a file that could not be attached."""
+        text, box = self.box.text, self.box
+        first, last, typed = job.put_back(text)
+        start, end = (
+            (before.count("\n"), len(before) - before.rfind("\n") - 1)
+            for before in (text[:first], text[:last])
+        )
         with self.prevent(TextArea.Changed):
-            gap = " " if text and not text[-1].isspace() else ""
-            self.box.insert(gap + typed, end, maintain_selection_offset=bool(text))
-            self.box.choices.dismiss()
+            box.replace(typed, start, end, maintain_selection_offset=bool(text))
+            box.choices.dismiss()
 
     def show_next_mode(self, next_mode: NextMode) -> None:
         self._next_mode = next_mode
