@@ -45,6 +45,7 @@ from app.protocol.events import (
     Planned,
     RankedFile,
     Retrieved,
+    Retrieving,
     Selected,
     Token,
 )
@@ -558,7 +559,8 @@ def part_of(file: Document, words: tuple[str, ...], lines: int) -> Document:
 
 def choosing(retrieved: Retrieved | None) -> Iterator[Event]:
     if retrieved is not None:
-        yield from phase(retrieved.turn, Phase.RETRIEVE, retrieved.total_files, 0.4, steps=2)
+        yield Retrieving(retrieved.turn, retrieved.documents)
+        yield from phase(retrieved.turn, Phase.RETRIEVE, 1_000, 0.4, steps=2)
         yield retrieved
 
 

@@ -17,6 +17,7 @@ from app.protocol.events import (
     PhaseProgress,
     Planned,
     Retrieved,
+    Retrieving,
     Selected,
     Token,
 )
@@ -59,6 +60,8 @@ class TurnProgress:
     """Monotonic time of the question; None before it is sent."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
+    retrieving: DocumentsRead | None = None
+    """The documents, if only parts of them fit in the context."""
     retrieved: Retrieved | None = None
     planned: Planned | None = None
     importance: ImportanceMap | None = None
@@ -145,6 +148,8 @@ class TurnProgress:
                 pass
             case PhaseProgress():
                 self.phases[event.phase] = event
+            case Retrieving():
+                self.retrieving = event.documents
             case Retrieved():
                 self.retrieved = event
             case Planned():

@@ -20,6 +20,7 @@ from app.protocol.events import (
     LoadingAlone,
     MemoryFreed,
     PairLost,
+    PhaseProgress,
     Planned,
     PressureChanged,
     SnapshotFailed,
@@ -50,7 +51,7 @@ PHASES = "Phases"
 ACTIVITIES = {
     Phase.WAIT: "Waiting for other work to finish",
     Phase.RESTORE: "Loading what was read before",
-    Phase.RETRIEVE: "Choosing files",
+    Phase.RETRIEVE: "Choosing parts",
     Phase.TOKENISE: "Preparing the text",
     Phase.LOAD: "Loading the model",
     Phase.SCORE: "Looking for what matters",
@@ -63,7 +64,7 @@ read (see `activity`)."""
 PHASE_NAMES = {
     Phase.WAIT: "wait",
     Phase.RESTORE: "load cache",
-    Phase.RETRIEVE: "choose files",
+    Phase.RETRIEVE: "choose parts",
     Phase.TOKENISE: "prepare text",
     Phase.LOAD: "load model",
     Phase.SCORE: "score",
@@ -73,8 +74,8 @@ PHASE_NAMES = {
     Phase.DECODE: "answer",
 }
 """Names of the phases in the details."""
-COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
-"""The unit of the progress of a phase. The other phases have none."""
+COUNTED = {Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
+"""The unit of the progress of a phase. That of RETRIEVE is a percentage; other phases have none."""
 
 
 def reading_line(statistics: Statistics) -> str:
@@ -150,7 +151,19 @@ def activity(phase: Phase | None, state: TurnProgress) -> str:
     """What a turn is doing."""
     if phase is None:
         return "Getting ready"
+    if phase is Phase.RETRIEVE and state.retrieving is not None:
+        return f"Choosing parts of {_whole(state.retrieving)}"
     return f"Reading {share_read(state)}".rstrip() if phase is Phase.PREFILL else ACTIVITIES[phase]
+
+
+def amount_done(progress: PhaseProgress) -> str:
+    """`1.2K/8K tokens`, or `40%` of choosing parts; empty for phases that are not counted."""
+    if not progress.total:
+        return ""
+    if progress.phase is Phase.RETRIEVE:
+        return formatting.percent(progress.done / progress.total)
+    done = formatting.progress(progress.done, progress.total)
+    return f"{done} {COUNTED[progress.phase]}" if progress.phase in COUNTED else ""
 
 
 def share_read(state: TurnProgress) -> str:

@@ -23,7 +23,7 @@ from app.protocol.events import (
 )
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.util.formatting import progress, seconds
+from app.util.formatting import seconds
 from app.util.sanitize import sanitize
 
 MAX_LISTED = 10
@@ -140,10 +140,9 @@ class Report:
     def _show_progress(self, event: PhaseProgress) -> None:
         if event.phase is Phase.DECODE:
             return
-        unit = wording.COUNTED.get(event.phase) if event.total else None
         parts = [
             wording.activity(event.phase, self._turn.progress),
-            f"{progress(event.done, event.total)} {unit}" if unit else "",
+            wording.amount_done(event),
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]

@@ -47,8 +47,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
-    """`done` of `total` tokens of a phase are done. `eta` is the number of seconds to the first
-    word, or to the end of the phase if later phases cannot be predicted; None if unknown."""
+    """`done` of `total` tokens (or other work) of a phase are done. `eta` is the number of seconds
+    to the first word, or to the end of the phase if later phases cannot be predicted; None if
+    unknown."""
 
     turn: int
     phase: Phase
@@ -60,6 +61,14 @@ class PhaseProgress:
     @property
     def finished(self) -> bool:
         return self.done >= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieving:
+    """The `documents` of the conversation do not all fit in the context, so parts are chosen."""
+
+    turn: int
+    documents: DocumentsRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +352,7 @@ class Closed:
 Event = (
     Loaded
     | PhaseProgress
+    | Retrieving
     | Retrieved
     | Planned
     | ImportanceMap

@@ -55,12 +55,20 @@ from app.protocol.events import (
     PhaseProgress,
     Planned,
     Retrieved,
+    Retrieving,
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
 from app.protocol.reasons import FailureKind, Reason, ReasonCode, too_long
-from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import (
+    DocumentsRead,
+    FinishReason,
+    Phase,
+    PhaseTime,
+    Reading,
+    Statistics,
+)
 
 
 class Turn:
@@ -239,14 +247,17 @@ class Turn:
         typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
         if retriever.is_far_too_long(typed):
             raise self._too_long(retriever.estimate(typed), estimated=True)
-        reports: dict[int, Callable[[int], None]] = {}
+        report: Callable[[int], None] | None = None
 
-        def on_files(done: int, total: int) -> None:
-            if total not in reports:
-                reports[total] = clock.report(Phase.RETRIEVE, total)
-            reports[total](done)
+        def on_progress(done: int, total: int) -> None:
+            nonlocal report
+            if report is None:
+                names = (document.name for each in ask.messages for document in each.documents)
+                self._emit(Retrieving(clock.turn, DocumentsRead.of(dict.fromkeys(names), 0, 0)))
+                report = clock.report(Phase.RETRIEVE, total)
+            report(done)
 
-        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_files)
+        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_progress)
         chosen = found.parts is not None
         clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
         self._ask = replace(ask, messages=found.messages)

@@ -118,10 +118,8 @@ def _doing(state: TurnProgress) -> str:
 def _amount(state: TurnProgress) -> str:
     """The progress of the phase or, while answering, how much was read."""
     phase = state.running_phase
-    if phase in wording.COUNTED:
-        progress = state.phases[phase]
-        done = formatting.progress(progress.done, progress.total)
-        return f" · {done} {wording.COUNTED[phase]}" if progress.total else ""
+    if phase is not None and (done := wording.amount_done(state.phases[phase])):
+        return f" · {done}"
     share = wording.share_read(state)
     if phase is not Phase.DECODE or not share:
         return ""
@@ -305,13 +303,10 @@ def _phase(state: TurnProgress, phase: Phase) -> Content:
             return Content.styled(f"· {name}", FAINT)
         case PhaseStatus.RUNNING:
             progress = state.phases[phase]
-            amount = f" {formatting.progress(progress.done, progress.total)}"
-            amount += f" {wording.COUNTED[phase]}" if phase in wording.COUNTED else ""
-            if phase is Phase.DECODE:
+            amount = f" {wording.amount_done(progress)}"
+            if phase is Phase.DECODE and progress.total:
                 amount = f" {formatting.plural(state.generated_tokens, 'token')}"
-            return Content.assemble(
-                ("▶ ", ACCENT), (name + (amount if progress.total else ""), "bold")
-            )
+            return Content.assemble(("▶ ", ACCENT), (f"{name}{amount}".rstrip(), "bold"))
         case PhaseStatus.DONE:
             return Content.assemble(("✓ ", ACCENT), (name + _result(state, phase), DIM))
         case PhaseStatus.STOPPED:
