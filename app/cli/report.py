@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import summary
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
@@ -115,15 +115,15 @@ class Report:
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""
-        if unsure := wording.unsure_note(statistics):
+        if unsure := reading_words.unsure_note(statistics):
             self._note(f"{unsure}: --full reads in full.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""
-        self._note(wording.reading_line(statistics) + hint)
+        self._note(reading_words.reading_line(statistics) + hint)
         if self._verbose:
             read_on = 0 if (selected := self._selected) is None else len(selected.read_on)
-            for label, text in wording.reading_details(statistics, read_on):
+            for label, text in reading_words.reading_details(statistics, read_on):
                 self._note(f"  {label:<12}{text}")
 
     def _show_retrieved(self, event: Retrieved) -> None:
@@ -134,15 +134,15 @@ class Report:
         if others := len(names) - len(shown):
             listed += f"\n  and {others:,} more (-v lists them)"
         tokens = sum(part.tokens for part in event.parts)
-        line = wording.chosen(event.documents, tokens, len(names))
+        line = reading_words.chosen(event.documents, tokens, len(names))
         self._note(f"{line}." if event.documents.files == 1 else f"{line}:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if event.phase is Phase.DECODE:
             return
         parts = [
-            wording.activity(event.phase, self._turn.progress),
-            wording.amount_done(event),
+            reading_words.activity(event.phase, self._turn.progress),
+            reading_words.amount_done(event),
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import Footnote, placed
 from app.chat.conversation import Question, Turn, not_read
 from app.protocol.commands import Ask, DropConversation
@@ -502,7 +502,7 @@ class ServedAnswer:
             }
         if (stats := progress.statistics) is not None:
             found |= {
-                "read": wording.read_amount(stats),
+                "read": reading_words.read_amount(stats),
                 "documents": None if stats.documents is None else asdict(stats.documents),
                 "read_tokens": max(0, stats.read_tokens - stats.reused_tokens),
                 "recalled_tokens": stats.recalled_tokens,

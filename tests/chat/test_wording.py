@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.reading_words import activity, reading_details, reading_line, unsure_note
 from app.chat.turn_progress import TurnProgress
-from app.chat.wording import (
-    FAILURES,
-    activity,
-    failure,
-    reading_details,
-    reading_line,
-    reason,
-    reasons,
-    unsure_note,
-)
+from app.chat.wording import FAILURES, failure, reason, reasons
 from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import DocumentsRead, Phase, PhaseTime, Reading, Statistics

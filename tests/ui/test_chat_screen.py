@@ -161,9 +161,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "▶ Answering", "The")
         engine.finish()
-        await until_shown(
-            pilot, "▸ Read 21% of paste-1.txt", "^R read in full", "general-purpose"
-        )
+        await until_shown(pilot, "▸ Read 21% of paste-1.txt", "^R read in full", "general-purpose")
         assert "selected ·" not in screen_text(pilot)
         # The answer is there once and whole: streamed in small pieces and then set as a whole, and
         # nothing after that adds to it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.chat import wording
+from app.chat import reading_words
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
 from app.protocol.citations import Citation
@@ -125,7 +125,9 @@ class KeepPreview:
             return
         if progress.reading is Reading.SPARSE:
             self._slider.settle(progress.keep)
-        self._slider.effect = f"read {wording.read_amount(progress.statistics)} for this answer"
+        self._slider.effect = (
+            f"read {reading_words.read_amount(progress.statistics)} for this answer"
+        )
 
     def on_selected(self, selected: Selected) -> None:
         """A selection for a finished turn. After `end` it is ignored."""
@@ -183,4 +185,4 @@ def _reading_status(progress: TurnProgress) -> str:
         return ""
     if progress.selected is None and progress.reading is not Reading.DENSE:
         return "still choosing what to read"
-    return f"reading {wording.share_read(progress)}"
+    return f"reading {reading_words.share_read(progress)}"

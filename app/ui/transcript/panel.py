@@ -13,7 +13,7 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.chat import heatmap, wording
+from app.chat import heatmap, reading_words, wording
 from app.chat.turn_progress import PhaseStatus, TurnProgress
 from app.protocol.events import Selected
 from app.protocol.stats import Phase, Reading
@@ -71,7 +71,7 @@ def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[st
         when = "" if state.has_text else " before the first word"
         return Content.assemble(mark, (f"■ stopped{when}", DIM), (after, DIM))
     some = [" · ".join(hints[at:]) for at in range(len(hints))]
-    lines = [Content(each) for each in wording.reading_lines(state.statistics)]
+    lines = [Content(each) for each in reading_words.reading_lines(state.statistics)]
     tries = [(line, keys) for line in lines for keys in some] + [(line, "") for line in lines]
     room = view.width - len(mark[0])
     said, keys = next(
@@ -112,15 +112,15 @@ def _doing(state: TurnProgress) -> str:
     phase = state.latest_phase
     if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
         phase = Phase.DECODE
-    return wording.activity(phase, state)
+    return reading_words.activity(phase, state)
 
 
 def _amount(state: TurnProgress) -> str:
     """The progress of the phase or, while answering, how much was read."""
     phase = state.running_phase
-    if phase is not None and (done := wording.amount_done(state.phases[phase])):
+    if phase is not None and (done := reading_words.amount_done(state.phases[phase])):
         return f" · {done}"
-    share = wording.share_read(state)
+    share = reading_words.share_read(state)
     if phase is not Phase.DECODE or not share:
         return ""
     read = f" · {share} read"
@@ -162,7 +162,8 @@ def would_read(selected: Selected) -> str:
     if selected.documents is None:
         read = f"{selected.selected_tokens:,} of {selected.prompt_tokens:,} tokens"
     else:
-        read = f"{wording.share_of(selected.documents)} ({wording.counts(selected.documents)})"
+        counts = reading_words.counts(selected.documents)
+        read = f"{reading_words.share_of(selected.documents)} ({counts})"
     auto = (
         ""
         if selected.auto_keep is None
@@ -255,7 +256,7 @@ def _details(state: TurnProgress, view: Viewport) -> list[Content]:
     lines: list[Content] = []
     for label, text in _known(state):
         parts = [Content(sanitize_line(text))]
-        if label == wording.PHASES:
+        if label == reading_words.PHASES:
             parts = [_phase(state, phase) for phase in state.expected_phases()]
         lines += _detail(label, parts, view)
     return lines
@@ -265,12 +266,12 @@ def _known(state: TurnProgress) -> list[tuple[str, str]]:
     """Labels and texts from the statistics, or from the plan until there are statistics."""
     read_on = 0 if state.selected is None else len(state.selected.read_on)
     if state.statistics is not None:
-        return wording.reading_details(state.statistics, read_on)
-    rows = [(wording.PHASES, "")]
+        return reading_words.reading_details(state.statistics, read_on)
+    rows = [(reading_words.PHASES, "")]
     if state.planned is not None:
         rows.insert(0, ("Prompt", formatting.plural(state.planned.prompt_tokens, "token")))
         if state.reused_tokens:
-            rows.append(wording.reused(state.reused_tokens))
+            rows.append(reading_words.reused(state.reused_tokens))
         keep = f"sparse, keep {formatting.keep(state.keep)}"
         rows.append(("Mode", keep if state.reading is Reading.SPARSE else "in full"))
         rows.append(("Why", wording.reasons(state.planned.reasons)))
@@ -297,13 +298,13 @@ def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Conten
 
 def _phase(state: TurnProgress, phase: Phase) -> Content:
     """`✓ score 7.5K tokens 0.8 s`."""
-    name = wording.PHASE_NAMES[phase]
+    name = reading_words.PHASE_NAMES[phase]
     match state.status(phase):
         case PhaseStatus.WAITING:
             return Content.styled(f"· {name}", FAINT)
         case PhaseStatus.RUNNING:
             progress = state.phases[phase]
-            amount = f" {wording.amount_done(progress)}"
+            amount = f" {reading_words.amount_done(progress)}"
             if phase is Phase.DECODE and progress.total:
                 amount = f" {formatting.plural(state.generated_tokens, 'token')}"
             return Content.assemble(("▶ ", ACCENT), (f"{name}{amount}".rstrip(), "bold"))
@@ -320,7 +321,7 @@ def _result(state: TurnProgress, phase: Phase) -> str:
     text, progress = "", state.phases.get(phase)
     if progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL):
         text = f" {formatting.short_count(progress.total)} tokens"
-    if state.seconds(phase) >= wording.MIN_PHASE_SECONDS:
+    if state.seconds(phase) >= reading_words.MIN_PHASE_SECONDS:
         text += f" {formatting.seconds(state.seconds(phase))}"
     return text
 
