@@ -90,7 +90,7 @@ def read(
         raise IngestError("Standard input can be read only once", "give `-` only once")
     limits = limits or ReadLimits()
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
-    budget = ReadBudget(limits.seconds, progress, cancelled)
+    budget = ReadBudget(progress, cancelled)
     bytes_left = limits.total_bytes
     inputs = _without_overlaps(map(_Input.of, paths))
     folders = [each.place for each in inputs if each.is_folder]
@@ -206,7 +206,7 @@ def _read_lines(
 def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
     """The parts that can be named after the path of a file: of a PDF only its pages, because that
     is fast. Raises IngestError and ReadCancelled."""
-    budget = ReadBudget(limits.seconds, None, cancelled)
+    budget = ReadBudget(cancelled=cancelled)
     with _errors_about(repr(path)):
         data = read_file(path, None, lambda head: limits.document_bytes, budget)
         if begins_as_pdf(data) and (pages := pages_of(data, limits, budget)):
@@ -257,7 +257,7 @@ def read_content(
 def _read_content(
     name: str, data: bytes, limits: ReadLimits, cancelled: Callable[[], bool] | None = None
 ) -> _Content:
-    budget = ReadBudget(limits.seconds, cancelled=cancelled)
+    budget = ReadBudget(cancelled=cancelled)
     return _Content(_text_of(name, data, limits, budget), len(data))
 
 

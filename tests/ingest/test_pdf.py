@@ -282,7 +282,7 @@ def test_pages_that_get_on_do_not_count_towards_the_time_limit(
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     told: list[ReadProgress] = []
-    budget = ReadBudget(10.0, told.append)
+    budget = ReadBudget(told.append)
     budget.visit("a.pdf")
     for page in range(1, 6):
         now[0] += 8.0
@@ -297,7 +297,7 @@ def test_pages_that_get_on_do_not_count_towards_the_time_limit(
 def test_memory_of_a_process_is_bounded_on_every_system() -> None:
     command = [sys.executable, "-c", "import time; x = b'x' * 100_000_000; time.sleep(30)"]
     start = time.monotonic()
-    done = run_bounded(command, 20, 10, ReadBudget(60.0), memory=60_000_000)
+    done = run_bounded(command, 20, 10, ReadBudget(), memory=60_000_000)
     assert (done[0], time.monotonic() - start < 15) == (None, True)
 
 
@@ -313,11 +313,9 @@ def test_a_process_that_gets_on_has_its_time_again() -> None:
         return True
 
     command = [sys.executable, "-c", f"import os; os.read({read_end}, 1)"]
-    done = run_bounded(
-        command, 0.01, 10, ReadBudget(60.0), pass_fds=(read_end,), progressed=progressed
-    )
+    done = run_bounded(command, 0.01, 10, ReadBudget(), pass_fds=(read_end,), progressed=progressed)
     assert done == (0, b"")
-    stopped = run_bounded(command, 0.01, 10, ReadBudget(60.0), pass_fds=(read_end,))
+    stopped = run_bounded(command, 0.01, 10, ReadBudget(), pass_fds=(read_end,))
     assert stopped == (None, b"")
 
 
