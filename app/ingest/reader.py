@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,6 +64,9 @@ from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
 
 STDIN = "-"
+MAX_NAMES, MAX_NEAREST = 20_000, 2
+"""Names of a folder among which those nearest to a missing one are looked for, and how many are
+given."""
 _APART = 1 << 18
 """Files with more bytes are converted in a process with limits, which takes .05 s more."""
 _INDENT = "  "
@@ -215,6 +220,21 @@ def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -
     return outline_of(Document(Path(path).name, text))
 
 
+def _nearest(path: str) -> str:
+    """Advice for a path that does not exist: names in its folder that are nearly the same."""
+    folder, name = os.path.split(path.rstrip("/"))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [printable(each.name) for each in itertools.islice(entries, MAX_NAMES)]
+    except (OSError, ValueError):
+        names = []
+    found = get_close_matches(name, names, MAX_NEAREST)
+    if not found:
+        return "check the name and the current folder"
+    nearest = " or ".join(repr(os.path.join(folder, each)) for each in found)
+    return f"check the name (nearest to it: {nearest})"
+
+
 def file_mode(path: str) -> int:
     """Mode bits of a file or folder; the path may name a part of a file. Raises IngestError if it
     does not exist or cannot be reached."""
@@ -224,9 +244,7 @@ def file_mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise IngestError(
-            f"There is no file or folder {path!r}", "check the name and the current folder"
-        ) from None
+        raise IngestError(f"There is no file or folder {path!r}", _nearest(path)) from None
     except OSError as error:
         problem = f"{path!r} cannot be read ({error.strerror})"
         raise IngestError(problem, "check its name and permissions") from None

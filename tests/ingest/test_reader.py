@@ -241,3 +241,9 @@ def test_every_input_is_a_document_or_refused(data: bytes) -> None:
         return
     assert document.text.strip()
     document.text.encode()  # what the store and the models do with it
+
+
+def test_a_wrong_name_is_refused_with_the_nearest_ones(tmp_path: Path) -> None:
+    written(tmp_path / "lease.docx")
+    assert f"(nearest to it: '{tmp_path}/lease.docx')" in refusal(tmp_path / "leese.docx")
+    assert "check the name and the current folder" in refusal(tmp_path / "x")
