@@ -448,7 +448,8 @@ class AttachmentReader:
 async def _with_ocr_advice(error: UserError) -> UserError:
     """An error about pictures, with how to install text recognition if there is none."""
     reason = error.reason if isinstance(error, IngestError) else None
-    if reason not in RECOGNISABLE or await in_background(installed_recogniser):
+    installed = await in_background(installed_recogniser)
+    if reason not in RECOGNISABLE or installed:
         return error
     return UserError(error.problem, install_ocr())
 
