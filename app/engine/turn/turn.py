@@ -383,9 +383,11 @@ class Turn:
         expected, dense_only = estimate.predict_ttft(self._costs), self._pair.dense_only
         self._resume_from = self._reader.resume_position(prompt)
         if self._resume_from is None:
-            plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
+            quotes = self._pair.only_quotes
+            plan = planner.plan(self._ask, eligible, dense_only, expected, cached, quotes)
             plan = self._fit_to_memory(plan, estimate)
-            if (lacking := planner.parts_only(self._ask)) is not None:
+            lacking = None if quotes else planner.parts_only(self._ask)
+            if lacking is not None:
                 plan = replace(plan, reasons=(*plan.reasons, lacking), guard=lacking)
             if self._ask.keep_ratio == AUTO_KEEP:
                 self._reader.max_keep = estimate.max_keep(self._costs, self._clock.waited)
