@@ -27,7 +27,8 @@ ALLOWED = re.compile(
     | \x1b\[\d+;\d+H                      # the cursor's place
     | \x1b\[\?({MODES})[hl]               # what a terminal can be switched to
     | \x1b\[\?(2026|2048)\$p              # questions about that
-    | \x1b\[>\d+u | \x1b\[<u              # the kitty keyboard
+    | \x1b\[>\d+u | \x1b\[<u | \x1b\[\?u   # the kitty keyboard
+    | \x1b\]11;\?\x07 | \x1b>            # the background is asked for; the number pad
     | \x1b\[2[23];2t                      # the window's title, kept and put back
     | \x1b\]2;[^\x00-\x1f\x7f-\x9f]*\x07  # the title
     | \x1b\]22;[a-z-]*\x07                # the pointer's shape
