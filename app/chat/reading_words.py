@@ -145,7 +145,9 @@ def share_read(state: TurnProgress) -> str:
         return "everything"
     if (selected := state.selected) is None:
         return ""
-    share = formatting.percent(selected.selected_tokens / max(selected.prompt_tokens, 1))
+    if selected.selected_tokens >= selected.prompt_tokens:
+        return "everything"
+    share = formatting.percent(selected.selected_tokens / selected.prompt_tokens)
     return f"{share} of the conversation"
 
 

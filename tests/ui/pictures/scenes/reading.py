@@ -49,7 +49,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.press("escape", "ctrl+r")
         await stage.until(lambda: len(stage.engine.asks) == 2)
         stage.play(lambda e: at(e, Phase.PREFILL, 0.5), 1.8)
-        await stage.shown("Reading everything")
+        await stage.shown("Reading all of")
         await stage.take("full")
 
 
