@@ -52,6 +52,8 @@ class Report:
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
+        self._held: dict[str, None] | None = None
+        """Notes that came while the answer was written: they would stand in the middle of it."""
         # Control sequences in an answer must not reach a terminal; in a file they are harmless.
         self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -81,6 +83,7 @@ class Report:
                     self._heading = ""
                 sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
+                self._held = self._held or {}
             case Finished():
                 self._finish(event)
             case _ if isinstance(event, wording.Notice):
@@ -93,6 +96,9 @@ class Report:
         if self._with_map:
             sys.stdout.write(self._map(event.statistics))
         sys.stdout.flush()
+        held, self._held = self._held or {}, None
+        for note in held:
+            self._note(note)
         if event.finish_reason is FinishReason.CANCELLED:
             self._note("Stopped.")
         if event.finish_reason is FinishReason.MEMORY:
@@ -149,6 +155,9 @@ class Report:
         self._line.show(" · ".join(filter(None, parts)))
 
     def _note(self, text: str) -> None:
+        if self._held is not None:
+            self._held[text] = None
+            return
         self._line.clear()
         sys.stderr.write(sanitize(text) + "\n")
 

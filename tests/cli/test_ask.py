@@ -28,11 +28,11 @@ from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, s
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
-from app.protocol.events import Event, Retrieved, Token
+from app.protocol.events import EngineWarning, Event, Finished, Retrieved, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
-from app.protocol.reasons import FailureKind
-from app.protocol.stats import DocumentsRead
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
+from app.protocol.stats import DocumentsRead, FinishReason
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
@@ -644,3 +644,19 @@ def test_of_many_chosen_files_ten_are_named(
     ]
     assert said[-1] == ("  many/f39.txt" if verbose else "  and 30 more (-v lists them)")
     assert len(said) == lines
+
+
+def test_notices_do_not_stand_in_the_middle_of_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Turn(1, Question("What?")), Conversation())
+    warning = EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "disk full"}))
+    report.show(Token(1, (1,), "The "))
+    report.show(warning)
+    report.show(warning)
+    assert capsys.readouterr() == ("The ", "")
+    report.show(Token(1, (2,), "end."))
+    report.show(Finished(1, FinishReason.STOP, "The end.", (1, 2), None))
+    out, err = capsys.readouterr()
+    assert out == "end.\n"
+    assert err.count("Background reading stopped (disk full)") == 1
