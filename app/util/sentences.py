@@ -211,7 +211,8 @@ def asks(sentence: str) -> bool:
 def begins_as_request(text: str) -> bool:
     """Whether the first words of a message are those of a question or an instruction, also of one
     that would be a statement in a document: `Change the name`."""
-    return any(each.match(text) for each in (_INSTRUCTION, _QUESTION_WORD, _REQUEST))
+    asks_or_tells = _INSTRUCTION.match(text) or _QUESTION_WORD.match(text)
+    return bool(asks_or_tells or _REQUEST.match(text))
 
 
 def asks_for_overview(message: str) -> bool:
