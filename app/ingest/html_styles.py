@@ -150,9 +150,12 @@ def is_unseen(style: Mapping[str, str]) -> bool:
     overflow = " ".join(style.get(f"overflow{axis}", "") for axis in ("", "-x", "-y"))
     if "hidden" not in overflow and "clip" not in overflow:
         return False
-    sizes = (style.get(each, "") for each in ("height", "max-height", "width", "max-width"))
     has_room = any(_pixels(style.get(f"padding-{side}", "")) > 0 for side in _SIDES)
-    is_small = not has_room and any(_pixels(each) < _MIN_SIZE for each in sizes)
+    is_small = not has_room and any(
+        not _pixels(style.get(f"min-{axis}", "")) >= _MIN_SIZE
+        and any(_pixels(style.get(each, "")) < _MIN_SIZE for each in (axis, f"max-{axis}"))
+        for axis in ("height", "width")
+    )
     return is_small or _pixels(style.get("text-indent", "")) >= _pixels("100%")
 
 
@@ -181,7 +184,9 @@ def _is_outside(style: Mapping[str, str]) -> bool:
     down = [_pixels(style.get(each, ""), 1) for each in _DOWN]
     moves = f"{style.get('transform', '')} translate({style.get('translate', '')})"
     for name, words in _calls(moves):
-        offsets = [_pixels(each, 0) for each in words]
+        sizes = [_pixels(each, 0) for each in words]
+        # Scripts move sliders and pages by less.
+        offsets = [each if abs(each) >= _FAR_BEYOND else nan for each in sizes]
         if name == "translatey":
             down += offsets
         elif name in ("translate", "translatex", "translate3d"):
@@ -272,8 +277,10 @@ def _channels(value: str) -> tuple[float, float, float, float]:
     if _CALL.fullmatch(value) is None:
         return _NAMED.get(value, (nan, nan, nan, nan))
     ((name, words),) = _calls(value)
-    opacity = 255 * _pixels(words[-1], 0.01) if len(words) > 3 else 255.0
-    if name[:3] not in ("rgb", "hsl") or len(words) < 3:
+    is_plain = name[:3] in ("rgb", "hsl") and len(words) > 2
+    has_opacity = (is_plain and len(words) > 3) or "/" in value
+    opacity = 255 * _pixels(words[-1], 0.01) if has_opacity else 255.0
+    if not is_plain:
         return nan, nan, nan, opacity
     if name.startswith("rgb"):
         red, green, blue = (_pixels(each, 2.55) for each in words[:3])

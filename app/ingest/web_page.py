@@ -329,7 +329,8 @@ class _Reader:
         element must have both colours."""
         before, unseen_by = self._paint, self._unseen_by
         is_body = tag.name in ("html", "body")
-        colour = "" if is_body else tag.paint[0] or before[0]
+        inherited = "" if self._has_sheet else before[0]
+        colour = "" if is_body else tag.paint[0] or inherited
         ground = tag.paint[1] or ("" if self._has_sheet else before[1])
         self._has_ground |= bool(ground) and not look_alike(ground, "white")
         self._paint = colour, ground

@@ -544,7 +544,8 @@ def _ordered(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.role is Role.ASSISTANT:
             found.append(message)
             continue
-        if run and _rank(message) < _rank(run[-1]):
+        rank = _rank(message)
+        if run and rank < _rank(run[-1]) and not (rank and run[-1].documents):
             run.insert(-1, message)
         else:
             run.append(message)

@@ -202,7 +202,9 @@ class PasteSafeParser(XTermParser):
         if is_alt and now - self._fed_at > constants.ESCAPE_DELAY:
             self._pending, self._string = "", None
         late, self._late = self._late + data, ""
-        if late != data and _LATE.match(late) and (len(data) > 1 or late.endswith(STRING_ENDS)):
+        is_key = late == ESC + data and not late.startswith(BRACKETED_PASTE_START)
+        is_rest = late.endswith(STRING_ENDS) or (len(data) > 1 and not is_key)
+        if late != data and _LATE.match(late) and is_rest:
             data = late
         self._fed_at, self._may_burst = now, True
         while data:

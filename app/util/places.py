@@ -53,9 +53,9 @@ _COMMAND = re.compile(
 _LEVELS = "part chapter section subsection subsubsection paragraph subparagraph"
 _COMMANDS = {name: level for level, name in enumerate(_LEVELS.split(), 1)}
 _OWN_KIND = re.compile(
-    r"\.(?:(?P<underlined>rst|rest)|(?P<stars>org)|(?P<equals>adoc|asciidoc)|(?P<command>tex|latex))"
+    r"^(?!www\.|.*://).*\.(?:(?P<underlined>rst|rest)|(?P<stars>org)|(?P<equals>adoc|asciidoc)|(?P<command>tex|latex))"
     r"(?=#|$)",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 """Endings of files whose headings have another form."""
 _APART = re.compile(r".*+(?:\Z|\n(?:[ \t\r]*+(?:\n|\Z)|[-*+>|] |\d{1,3}[.)] |##))")

@@ -214,8 +214,10 @@ def asks(sentence: str) -> bool:
 
 
 def begins_as_request(text: str) -> bool:
-    """Whether the first words of a text are those of a question or an instruction."""
-    return bool(_INSTRUCTION.match(text) or _QUESTION_WORD.match(text))
+    """Whether the first words of a message are those of a question or an instruction, also of one
+    that would be a statement in a document: `Change the name`."""
+    asks_or_tells = _INSTRUCTION.match(text) or _QUESTION_WORD.match(text)
+    return bool(asks_or_tells or _REQUEST.match(text))
 
 
 def asks_for_overview(message: str) -> bool:
@@ -253,10 +255,8 @@ _LEADS = (
 """Words that may stand before the verb of an instruction."""
 _INSTRUCTION = re.compile(
     rf"\W*+{_LEADS}(?:(?:list|name|tell|show|find|give|explain|describe|summari[sz]e|compare|quote"
-    r"|cite|say|state|write|translate|extract|check|count|outline|define|identify|provide"
-    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|review|rewrite"
-    r"|rephrase|fix|implement|add|remove|change|update|refactor|create|make|generate|draft|convert"
-    r"|improve|correct|proofread|help|use|answer|look|sum|"
+    r"|cite|say|state|write|translate|extract|check|look up|count|outline|define|identify|provide"
+    r"|search|report|mention|calculate|determine|decide|discuss|analy[sz]e|"
     r"(?:i|we) (?:want|need|would like)|i'd like|i am looking for|i'm looking for"
     r"|nenne|nennen|liste|zeige?|zeigen|finde|suche|gib|geben|erkläre?|erklären|beschreibe?"
     r"|beschreiben|fasse|fassen|vergleiche|vergleichen|zitiere|zitieren|sage?|sagen|zähle?"
@@ -280,9 +280,8 @@ _INSTRUCTION = re.compile(
 """Matches an instruction, in English, German, French, Spanish, Italian, Portuguese, Dutch, Russian,
 Arabic, Chinese or Japanese."""
 _QUESTION_WORD = re.compile(
-    r"\W*+(?:(?:who|whose|whom|what|when|where|which|why|how|is|are|was|were|do|does|did|can|may"
-    r"|must|should|could|would|will|has|have|based on|according to"
-    r"|wer|wann|wo|welche[rs]?|warum|wie|gibt|ist|sind|kannst"
+    r"\W*+(?:(?:who|whose|whom|what|when|where|which|why|how|is|are|do|does|did|can|may|must|should"
+    r"|wer|was|wann|wo|welche[rs]?|warum|wie"
     r"|qui|que|quand|où|quel(?:le)?s?|pourquoi|comment"
     r"|quién|qué|cuándo|dónde|cuál(?:es)?|cómo|cosa|come si|chi|quando|dove"
     r"|perché|quale|quali|qual|quais|quem|onde|porque|wat|waar|wanneer|waarom|welke"
@@ -291,6 +290,13 @@ _QUESTION_WORD = re.compile(
     re.IGNORECASE,
 )
 """Matches the beginning of a question, which may lack its question mark."""
+_REQUEST = re.compile(
+    rf"\W*+{_LEADS}(?:review|rewrite|rephrase|fix|implement|add|remove|change|update|refactor|create"
+    r"|make|generate|draft|convert|improve|correct|proofread|help|use|answer|look|sum|was|were|could"
+    r"|would|will|has|have|based on|according to|gibt|ist|sind|kannst)\b",
+    re.IGNORECASE,
+)
+"""Matches the beginning of a message that asks for something."""
 _ABOUT_THE_ANSWER = re.compile(
     rf"\W*+{_LEADS}(?:(?:(?:only |just )?(?:answer|reply|respond|use|rely on|ignore|skip|omit"
     r"|exclude|disregard|leave out)|don[’']?t|do not|never|avoid|keep it|be (?:brief|short|concise"

@@ -23,12 +23,12 @@ def listed_files(index: Any) -> set[str]:
 
 def chosen_weights(present: Collection[str], listed: Set[str]) -> set[str]:
     """The weight files to load of those `present`, given those that an index lists. A converted
-    model often has the index of its source, which lists none of its files, or some that remained
-    where a whole file is now."""
+    model often has the index of its source, which lists none of its files, or a few that
+    remained where a whole file is now. With more of them, the others are missing."""
     found = listed & set(present)
     if not found:
         return set(present)
-    if WHOLE in present and found != listed:
+    if WHOLE in present and 2 * len(found) <= len(listed):
         listed = {WHOLE}
     return {name for name in present if name in listed or name.startswith(_HEAD)}
 

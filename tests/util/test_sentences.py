@@ -118,7 +118,6 @@ SEVERAL = [
     ("请列出费用。谁付款？", ["请列出费用。", "谁付款？"]),
     ("- Who leads it?\n- Where is it?\n- the fees", ["Who leads it?", "Where is it?", "the fees"]),
     ("1. Who leads it?\n2. Where is it?", ["Who leads it?", "Where is it?"]),
-    ("Fix the dates. Who signs", ["Fix the dates.", "Who signs"]),
     ("Riassumi il contratto. Chi firma?", ["Riassumi il contratto.", "Chi firma?"]),
     ("Traduza o resumo. Quem assina?", ["Traduza o resumo.", "Quem assina?"]),
     ("Vertaal de brief. Wie tekent?", ["Vertaal de brief.", "Wie tekent?"]),

@@ -73,8 +73,10 @@ _NO_NAME = tuple(_NAMELESS.split())
 """Endings of words that are no names."""
 _TO = frozenset(["-", "–", "—", "to", "bis", "through", "until", "à", "au", "a"])
 """What stands between two weekdays that name those between them, too."""
-_DAY_MARKS = frozenset("-–/,:|")
-"""What stands beside the short names of weekdays."""
+_GAP = re.compile(r"[ .,/|–—-]{1,5}|[ .]{0,2}(?:to|bis|through|until|und|and|or|oder)[ .]{0,2}")
+"""What stands between the short names of weekdays."""
+_TIME_AFTER = re.compile(r"[ .:|–-]{0,3}\d{1,2}(?:[:.–-]\d| ?(?:uhr|h|am|pm)\b)", re.IGNORECASE)
+"""Or after one of them."""
 _LABEL = re.compile(
     r"(?:(?<![^\W_])\d{1,4}(?: ?\((?=[a-z]\))|\.?(?![ghklmstvwx])(?=[a-z](?![^\W_])))"
     r"|\b(?:paragraph|point|clause|section|option) \((?=[a-z]\))"
@@ -88,7 +90,9 @@ _ANY_LETTERS = re.compile(
     r"|(?<![^\W_])((?!A [a-z])[A-Z])(?![^\W_])"
 )
 """What may be such a letter."""
-_ANNEX = re.compile(r"(?<=[^\W\d_] )(?!I\b)(?P<letter>[A-Z])(?![^\W_]|[&'’/+#°-]|\.\S|\. \w)")
+_ANNEX = re.compile(
+    r"(?<=[^\W\d_] )(?!I\b)(?P<letter>[A-Z])(?![^\W_]|[&'’/+#°-]|\.\S|\. \w| [A-Z])"
+)
 """The letter of an annex, as in `Annex B`, but not of an initial."""
 _HALF = re.compile(r"\b(?:hal[bfv]|hälft)", re.IGNORECASE)
 
@@ -411,20 +415,26 @@ class _Days:
     between: frozenset[int]
 
 
+def _is_day(word: str) -> bool:
+    """Whether a name of a weekday is no other word."""
+    return len(word) >= MIN_DAY or (len(word) > 2 and word not in ("sun", "sat"))
+
+
 def _days(text: str) -> _Days:
     found: list[tuple[re.Match[str], int]] = []
     for match in WORD.finditer(text):
         word = match[0].casefold()
-        day = WEEKDAYS.get(word, WEEKDAYS.get(word.removesuffix("s")))
-        if day is None:
-            continue
-        start, end = match.span()
-        before, after = text[max(0, start - 3) : start], text[end : end + 3]
-        around = before.rstrip(" .")[-1:] + after.lstrip(" .")[:1]
-        is_list = not _DAY_MARKS.isdisjoint(around)
-        is_short = is_list or (len(word) > 2 and word not in ("sun", "sat"))
-        if len(word) >= MIN_DAY or (match[0][0].isupper() and is_short):
+        long = word.removesuffix("s") if len(word) > MIN_DAY else word
+        day = WEEKDAYS.get(word, WEEKDAYS.get(long))
+        if day is not None and (len(word) >= MIN_DAY or match[0][0].isupper()):
             found.append((match, day))
+    gaps = [_GAP.fullmatch(text, a.end(), b.start()) for (a, _), (b, _) in pairwise(found)]
+    beside = [bool(a or b) for a, b in zip([None, *gaps], [*gaps, None], strict=True)]
+    found = [
+        (match, day)
+        for (match, day), is_beside in zip(found, beside, strict=False)
+        if is_beside or _is_day(match[0].casefold()) or _TIME_AFTER.match(text, match.end())
+    ]
     between = set()
     for (one, first), (other, last) in pairwise(found):
         if text[one.end() : other.start()].strip(" .").casefold() in _TO:

@@ -258,8 +258,9 @@ class FileJob:
 
     def put_back(self, text: str) -> tuple[int, int, str]:
         """Which characters of a question what was typed for the file replaces, and with what."""
-        if self.mention and (at := text.find(self.mention)) >= 0:
-            return at, at + len(self.mention), self.typed
+        mention = re.compile(rf"(?<!\S){re.escape(self.mention)}(?![\w/])")
+        if self.mention and (found := mention.search(text)) is not None:
+            return *found.span(), self.typed
         gap = " " if text and self.typed and not text[-1].isspace() else ""
         return len(text), len(text), gap + self.typed
 
