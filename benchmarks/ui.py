@@ -31,6 +31,7 @@ KEYS = [chr(code) for code in range(0x0410, 0x0450)] * 4
 KEY_SECONDS = 0.03
 """Seconds between two keys of a fast typist."""
 PROBE_SECONDS = 0.005
+FRAME_SECONDS = 0.3
 PREFILLED, PASTED, SHOWN = 300_000, 1_000_000, 500_000
 """Bytes of the document that is prefilled, of the paste, and of the document in the spans view."""
 SPANS, FRAMES = 2_000, 300
@@ -98,8 +99,10 @@ def _paste_to_chip(terminal: Terminal) -> float:
     started = time.perf_counter()
     terminal.write(PASTE + _text(PASTED) + PASTE_END)
     seconds = terminal.wait_for("Paste 1") - started
+    time.sleep(FRAME_SECONDS)  # until the whole frame has been drawn
+    terminal.discard()
     terminal.write(BACKSPACE)
-    terminal.wait_for("Ask")
+    terminal.wait_for(READY)  # it moves down as the chip goes
     return seconds
 
 

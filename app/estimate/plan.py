@@ -83,8 +83,10 @@ def plan(
 def parts_only(ask: Ask) -> Reason | None:
     """Why the answer may lack something: the whole text was asked for, but only parts of it are in
     the prompt."""
+    if not _has_parts(ask):
+        return None
     wants_all = ask.mode is Mode.FULL or asks_for_every_token(ask.question) is not None
-    return Reason(ReasonCode.PARTS_ONLY) if wants_all and _has_parts(ask) else None
+    return Reason(ReasonCode.PARTS_ONLY) if wants_all else None
 
 
 def _has_parts(ask: Ask) -> bool:

@@ -63,7 +63,7 @@ class Message:
     documents: tuple[Document, ...] = ()
     token_ids: tuple[int, ...] | None = None
     thinking: str = ""
-    context: str = ""
+    context: str = field(default="", repr=False)
     plain: bool = field(default=False, repr=False)
     retrieved: tuple[Document, ...] | None = field(default=None, repr=False)
 
