@@ -20,7 +20,7 @@ from app.ingest import document_worker
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
 from app.ingest.reader import read, read_outline
-from app.ingest.records import RECOGNISABLE, LimitReached, ReadCancelled, ReadProgress
+from app.ingest.records import RECOGNISABLE, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 from tests.tables import slow, table
@@ -274,24 +274,6 @@ def test_pages_are_told_and_reading_them_can_be_cancelled(
     with pytest.raises(ReadCancelled):
         read([str(path)], progress=told.append, cancelled=lambda: told[-1:] and told[-1].pages > 0)
     assert told[-1].page_text == "page 41 of 300"
-
-
-def test_pages_that_get_on_do_not_count_towards_the_time_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    told: list[ReadProgress] = []
-    budget = ReadBudget(told.append)
-    budget.visit("a.pdf")
-    for page in range(1, 6):
-        now[0] += 8.0
-        budget.show_page(page, 5)
-        budget.check()
-    assert [each.page for each in told] == [1, 2, 3, 4, 5]
-    now[0] += 11.0
-    with pytest.raises(LimitReached):
-        budget.check()
 
 
 def test_memory_of_a_process_is_bounded_on_every_system() -> None:

@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ The model was unsure after reading 21% of paste-1.txt · ^R reads in full"
+NOTE = "≈ The model was unsure after reading 21% of paste-1.txt · ^R reads in"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:

@@ -108,7 +108,7 @@ def test_another_keep_is_shown_with_what_auto_selects() -> None:
     engine.finish()
     assert "keep 20%" in drawn(progress)
     assert progress.selected is not None
-    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto selects 3%")
+    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto 3%")
 
 
 def test_almost_all_is_not_all() -> None:

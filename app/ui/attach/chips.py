@@ -30,7 +30,7 @@ from app.util.sanitize import sanitize_line
 MAX_ALONE = 10
 """More files with the same reason are listed together."""
 MAX_NAMED = 3
-"""Of these, so many are named."""
+"""Number of these that are named."""
 MAX_LISTED = 500
 """Maximum number of sentences of each kind that are listed; the others are counted."""
 DOT = Content.styled("· ", "$ink-dim")

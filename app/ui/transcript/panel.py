@@ -162,13 +162,9 @@ def would_read(selected: Selected) -> str:
     if selected.documents is None:
         read = f"{selected.selected_tokens:,} of {selected.prompt_tokens:,} tokens"
     else:
-        counts = reading_words.counts(selected.documents)
-        read = f"{reading_words.share_of(selected.documents)} ({counts})"
-    auto = (
-        ""
-        if selected.auto_keep is None
-        else f"; auto selects {formatting.percent(selected.auto_keep)}"
-    )
+        tokens = formatting.short_count(selected.documents.read)
+        read = f"{reading_words.share_of(selected.documents)} ({tokens} tokens)"
+    auto = "" if selected.auto_keep is None else f"; auto {formatting.percent(selected.auto_keep)}"
     return f"would read {read}{auto}"
 
 
