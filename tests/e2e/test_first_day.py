@@ -57,7 +57,7 @@ def test_the_first_start_answers_about_the_attached_file_with_a_source(app: Term
     app.wait_for("specchat answers questions", "▣ gpl-3.0.txt", '❯ What is a "patent license"?')
     app.press("Enter")
     screen = app.wait_for("▸ Read ", "patent against the party.¹", "▸ 1 citation", NO_QUESTION)
-    (percent,) = re.findall(r"▸ Read (\d+)% in ", screen)
+    (percent,) = re.findall(r"▸ Read (\d+)% of gpl-3.0.txt", screen)
     assert int(percent) < 50
     app.press("Tab")
     app.wait_for("^G other keep")
