@@ -23,7 +23,7 @@ TESTS = env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m p
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, sparsely and in full, side by side"
-	@echo "make demo-real  the same by a real model, SmolLM2 135M (fetches 93 MB into .cache/real)"
+	@echo "make demo-real  the same by a real model, SmolLM2 135M (fetches 93 MB, unless F6 has)"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-benchmarks  the tests of the benchmarks, and of the demo model's answers"
@@ -52,7 +52,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m app demo
 
 demo-real: $(STAMP)
-	@HF_HUB_CACHE="$(CURDIR)/.cache/real" $(BIN)/python -m app demo --real
+	@$(BIN)/python -m app demo --real
 
 test: $(STAMP)
 	@$(TESTS) --dist loadfile -m "not slow and not benchmarks and not real"

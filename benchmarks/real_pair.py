@@ -529,7 +529,7 @@ def _likelihood(pair: ModelPair, item: Item, way: str | float) -> Figures:
         run_turn(pair, ask, ConversationCache(pair), events)
     statistics = finished(events)
     assert statistics.confidence is not None
-    return {"log": math.log(statistics.confidence), "read": statistics.read_fraction}
+    return {"log": math.log(statistics.confidence), "read": statistics.prompt_fraction}
 
 
 # ------------------------------------------------------------------------ number formats

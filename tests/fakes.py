@@ -45,6 +45,7 @@ from app.protocol.events import (
     Planned,
     RankedFile,
     Retrieved,
+    Retrieving,
     Selected,
     Token,
 )
@@ -63,7 +64,7 @@ from app.protocol.prompt import (
     SpanText,
 )
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
-from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, PhaseTime, Reading, Statistics
 
 GIB = 1024**3
 MEMORY_EXHAUSTED = Failure(FailureKind.MEMORY_EXHAUSTED)
@@ -157,6 +158,7 @@ class FakeEngine:
         self._importance: dict[int, tuple[float, ...]] = {}
         self._prompt_tokens: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
+        self._documents: dict[int, DocumentsRead | None] = {}
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -319,6 +321,7 @@ class FakeEngine:
             ask = replace(ask, messages=(*earlier, last))
         total = story.prompt_tokens or prompt_tokens(ask)
         self._prompt_tokens[turn] = total
+        self._documents[turn] = documents_of(ask)
         self._lengths[turn] = sum(len(d.text) for d in ask.messages[0].in_prompt[:1])
         shown: list[Event] = []
         for event in chain(choosing(retrieved), self._events(turn, ask, story, total)):
@@ -423,6 +426,7 @@ class FakeEngine:
             guard=None
             if story.guard is None
             else Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": story.guard}),
+            documents=documents_of(ask),
         )
 
     def _select(self, turn: int, keep: float, read_on: int = 0) -> Selected:
@@ -435,7 +439,10 @@ class FakeEngine:
             for number, span in enumerate(spans)
         ]
         texts = (SpanText(n, 0, 0, start, end) for n, start, end in places if start < end)
-        return Selected(turn, keep, kept, total, spans, tuple(texts))
+        documents = self._documents[turn]
+        if documents is not None:
+            documents = replace(documents, read=round(kept / total * documents.chosen))
+        return Selected(turn, keep, kept, total, spans, tuple(texts), documents=documents)
 
     def _statistics(
         self, ask: Ask, total: int, kept: int, dense: bool, generated: int, fallback: str | None
@@ -463,10 +470,25 @@ class FakeEngine:
             peak_bytes=6 * GIB,
             fallback=None if fallback is None else fell_back(fallback),
             unsure=self.story.unsure,
+            documents=documents_of(ask, kept / total),
         )
 
 
 # ---------------------------------------------------------------------- what the scripts are of
+
+
+def documents_of(ask: Ask, share: float = 0.0) -> DocumentsRead | None:
+    """The documents of the messages, of which this share is read."""
+    every = {each.name: each for message in ask.messages for each in message.documents}
+    chosen = [each for message in ask.messages for each in message.in_prompt]
+    tokens, in_prompt = (
+        sum(len(each.text) for each in documents) // CHARACTERS_PER_TOKEN
+        for documents in (every.values(), chosen)
+    )
+    read = round(share * in_prompt)
+    return (
+        replace(DocumentsRead.of(every, tokens, in_prompt), read=read, new=read) if tokens else None
+    )
 
 
 def prompt_tokens(ask: Ask) -> int:
@@ -521,7 +543,7 @@ def retrieve(ask: Ask, story: Story) -> Retrieved | None:
             RankedFile(file.name, 0.9**number, words[file])
             for number, file in enumerate(order[story.retrieves :][:50])
         ),
-        len(every),
+        documents_of(ask),
         4_096,
     )
 
@@ -537,7 +559,8 @@ def part_of(file: Document, words: tuple[str, ...], lines: int) -> Document:
 
 def choosing(retrieved: Retrieved | None) -> Iterator[Event]:
     if retrieved is not None:
-        yield from phase(retrieved.turn, Phase.RETRIEVE, retrieved.total_files, 0.4, steps=2)
+        yield Retrieving(retrieved.turn, retrieved.documents)
+        yield from phase(retrieved.turn, Phase.RETRIEVE, 1_000, 0.4, steps=2)
         yield retrieved
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import Footnote, footnotes, with_footnotes
 from app.chat.versions import place_attachments
 from app.protocol.citations import Citations
@@ -217,9 +217,9 @@ def remarks(message: MessageRecord) -> str:
     parts = []
     if (stats := message.stats) is not None:
         said = (
-            wording.reading_line(stats),
+            reading_words.reading_line(stats),
             "" if stats.fallback is None else wording.reason(stats.fallback),
-            wording.unsure_note(stats),
+            reading_words.unsure_note(stats),
             "" if stats.guard is None else wording.reason(stats.guard),
         )
         parts += [each for each in said if each]

@@ -16,6 +16,7 @@ from app.models.errors import ModelError
 from app.models.tokenizers import same_tokenizer
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts
+from app.protocol.options import DEMO_DRAFT, DEMO_MODEL
 from app.protocol.prompt import Document
 from app.util.regular_files import read_file
 
@@ -64,11 +65,11 @@ def find_pair(
         draft_folder = resolve_model(draft, draft=True, cache=cache)
         check_files(draft_folder)
         encodes = is_encoder(read_json(draft_folder / "config.json"))
-        shown_draft = "its draft" if draft == target else _short_name(draft)
+        shown_draft = DEMO_DRAFT if draft == EMBEDDED else _short_name(draft)
     return Load(
         str(target_folder),
         None if draft_folder is None else str(draft_folder),
-        (_short_name(target), shown_draft),
+        (DEMO_MODEL if target == EMBEDDED else _short_name(target), shown_draft),
         kv_bits,
         draft_is_encoder=encodes,
         only_quotes=quotes,
@@ -134,7 +135,7 @@ def _revision(path: str) -> str:
 
 def _short_name(name: str) -> str:
     """A repository without its owner, also for its folder in the hub's cache; another folder
-    without its path; `embedded` as it is."""
+    without its path."""
     parts = name.rstrip("/").split("/")
     if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
         parts = parts[-3].split("--")

@@ -36,7 +36,7 @@ from app.protocol.events import (
     Retrieved,
     Token,
 )
-from app.protocol.options import EMBEDDED, Mode, Sampling
+from app.protocol.options import DEMO_MODEL, Mode, Sampling
 from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Reading, Statistics
@@ -393,7 +393,7 @@ class StoredConversation:
         turn, command = self.conversation.start_turn(
             question, retry_of, reply.message, edit_of, choose_files
         )
-        turn.quotes = self._models.target == EMBEDDED
+        turn.quotes = self._models.target == DEMO_MODEL
         if turn.retrieved is not None:
             reply.retrieve(turn.retrieved)
         self._question_ids[turn.number] = asked

@@ -17,12 +17,13 @@ from app.protocol.events import (
     PhaseProgress,
     Planned,
     Retrieved,
+    Retrieving,
     Selected,
     Token,
 )
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Reason
-from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, Reading, Statistics
 from app.store.records import ReadMap
 
 SPARSE_PHASES = (
@@ -59,6 +60,8 @@ class TurnProgress:
     """Monotonic time of the question; None before it is sent."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
+    retrieving: DocumentsRead | None = None
+    """The documents, if only parts of them fit in the context."""
     retrieved: Retrieved | None = None
     planned: Planned | None = None
     importance: ImportanceMap | None = None
@@ -109,7 +112,8 @@ class TurnProgress:
                 if text.message in positions and text.span < len(spans)
             )
             selected, total = sum(s.end - s.start for s in spans), statistics.prompt_tokens
-            found.selected = Selected(0, statistics.keep_ratio, selected, total, spans, texts)
+            keep, documents = statistics.keep_ratio, statistics.documents
+            found.selected = Selected(0, keep, selected, total, spans, texts, documents=documents)
         return found
 
     def renumber(self, by: int) -> None:
@@ -144,6 +148,8 @@ class TurnProgress:
                 pass
             case PhaseProgress():
                 self.phases[event.phase] = event
+            case Retrieving():
+                self.retrieving = event.documents
             case Retrieved():
                 self.retrieved = event
             case Planned():
@@ -195,6 +201,16 @@ class TurnProgress:
         if self.fallback is not None:
             return Reading.DENSE
         return self.planned.reading if self.planned else None
+
+    @property
+    def documents(self) -> DocumentsRead | None:
+        """How much of the documents is read, or will be, as far as known."""
+        if self.statistics is not None:
+            return self.statistics.documents
+        if self.reading is not Reading.DENSE:
+            return None if self.selected is None else self.selected.documents
+        planned = None if self.planned is None else self.planned.documents
+        return None if planned is None else replace(planned, read=planned.chosen)
 
     @property
     def has_scores(self) -> bool:

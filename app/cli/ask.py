@@ -58,10 +58,10 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sam
 from app.protocol.stats import FinishReason, Statistics
 from app.settings.definitions import Settings
 from app.store.store import Store, TemporaryStore
+from app.util.extras import install_command
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
-INSTALL_OCR = "install specchat with its extra `ocr`"
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""
 _EXPECTED = (SkipReason.IGNORED, SkipReason.GENERATED, SkipReason.EMPTY)
@@ -97,7 +97,9 @@ def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadR
 
 
 def _ocr_advice() -> str:
-    return "add --ocr" if installed_recogniser() else f"{INSTALL_OCR}, and add --ocr"
+    if installed_recogniser():
+        return "add --ocr"
+    return f"run `{install_command('ocr')}`, and add --ocr"
 
 
 def _is_piped() -> bool:
@@ -361,7 +363,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
     if options.ocr and not installed_recogniser():
-        raise UserError("No text recognition is installed", INSTALL_OCR)
+        raise UserError("No text recognition is installed", f"run `{install_command('ocr')}`")
     limits = settings.limits(private=options.private, ignored=options.ignored)
     limits = dataclasses.replace(limits, ocr=options.ocr)
     gathered = read_inputs(options.files, limits)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat import wording
+from app.chat import reading_words
 from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
@@ -91,13 +91,17 @@ def _answer(
 
 def _side_by_side(sparse: Statistics, full: Statistics) -> str:
     rows = [
-        ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
-        ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
+        ("tokens read", f"{_read(sparse):,}", f"{_read(full):,}"),
+        ("of the document", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
         ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
     ]
     table = TextTable(["", "sparse", "full"], rows).plain()
     return f"\n{table}\n\n{_comparison(sparse, full)}\n"
+
+
+def _read(statistics: Statistics) -> int:
+    return 0 if statistics.documents is None else statistics.documents.read
 
 
 def _comparison(sparse: Statistics, full: Statistics) -> str:
@@ -129,8 +133,8 @@ def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: S
     console.print(Text(importance, style="#e0a040"))
     console.print(Text(selected + "\n", style="#60b0f0"))
     console.print(Text(f"◆ {' '.join(turn.text.split())}\n"))
-    console.print(Text(wording.reading_line(sparse), style="dim"))
-    console.print(Text(wording.reading_line(full), style="dim"))
+    console.print(Text(reading_words.reading_line(sparse), style="dim"))
+    console.print(Text(reading_words.reading_line(full), style="dim"))
     # Remove remote fonts from the format, because a picture should not load anything.
     local = re.sub(r"@font-face {{[^{}]*+}}\n", "", CONSOLE_SVG_FORMAT)
     svg = console.export_svg(title="specchat", code_format=local)

@@ -62,7 +62,7 @@ from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.paths import config_path, costs_path, data_path, display_path, shell_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
-from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
+from app.protocol.options import DEFAULT_KEEP_RATIO, DEMO_MODEL, BackgroundPolicy
 from app.protocol.reasons import Reason, ReasonCode
 from app.settings.definitions import KvBits
 from app.store.records import AnswerStats, StoreError
@@ -232,6 +232,10 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
     name = options.name
     found = cache.find(name) if is_repository(name) else None
     downloads = [each for each in unfinished(cache) if each.repository == name]
+    if name == EMBEDDED:
+        return _say(
+            f"{DEMO_MODEL}: ships with specchat, and can only quote", *_in_short(cache, name)
+        )
     if found is None and not downloads:
         if (elsewhere := _find_elsewhere(name)) is not None:
             return _show_elsewhere(elsewhere)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import summary
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
@@ -23,7 +23,7 @@ from app.protocol.events import (
 )
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.util.formatting import progress, seconds
+from app.util.formatting import seconds
 from app.util.sanitize import sanitize
 
 MAX_LISTED = 10
@@ -52,6 +52,8 @@ class Report:
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
+        self._held: dict[str, None] | None = None
+        """Notes that came while the answer was written: they would stand in the middle of it."""
         # Control sequences in an answer must not reach a terminal; in a file they are harmless.
         self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -81,6 +83,7 @@ class Report:
                     self._heading = ""
                 sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
+                self._held = self._held or {}
             case Finished():
                 self._finish(event)
             case _ if isinstance(event, wording.Notice):
@@ -93,6 +96,9 @@ class Report:
         if self._with_map:
             sys.stdout.write(self._map(event.statistics))
         sys.stdout.flush()
+        held, self._held = self._held or {}, None
+        for note in held:
+            self._note(note)
         if event.finish_reason is FinishReason.CANCELLED:
             self._note("Stopped.")
         if event.finish_reason is FinishReason.MEMORY:
@@ -115,15 +121,15 @@ class Report:
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""
-        if unsure := wording.unsure_note(statistics):
+        if unsure := reading_words.unsure_note(statistics):
             self._note(f"{unsure}: --full reads in full.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""
-        self._note(wording.reading_line(statistics) + hint)
+        self._note(reading_words.reading_line(statistics) + hint)
         if self._verbose:
             read_on = 0 if (selected := self._selected) is None else len(selected.read_on)
-            for label, text in wording.reading_details(statistics, read_on):
+            for label, text in reading_words.reading_details(statistics, read_on):
                 self._note(f"  {label:<12}{text}")
 
     def _show_retrieved(self, event: Retrieved) -> None:
@@ -133,26 +139,25 @@ class Report:
         listed = "".join(f"\n  {name}" for name in shown)
         if others := len(names) - len(shown):
             listed += f"\n  and {others:,} more (-v lists them)"
-        if event.total_files == 1:
-            tokens = sum(part.tokens for part in event.parts)
-            self._note(f"{tokens:,} tokens of the document fit this question:{listed}")
-        else:
-            self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
+        tokens = sum(part.tokens for part in event.parts)
+        line = reading_words.chosen(event.documents, tokens, len(names))
+        self._note(f"{line}." if event.documents.files == 1 else f"{line}:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if event.phase is Phase.DECODE:
             return
-        reading = self._turn.progress.reading
-        unit = wording.COUNTED.get(event.phase) if event.total else None
         parts = [
-            wording.activity(event.phase, reading),
-            f"{progress(event.done, event.total)} {unit}" if unit else "",
+            reading_words.activity(event.phase, self._turn.progress),
+            reading_words.amount_done(event),
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]
         self._line.show(" · ".join(filter(None, parts)))
 
     def _note(self, text: str) -> None:
+        if self._held is not None:
+            self._held[text] = None
+            return
         self._line.clear()
         sys.stderr.write(sanitize(text) + "\n")
 

@@ -84,8 +84,8 @@ def run_app(chosen: StartOptions) -> int:
 def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor) -> int:
     gc.disable()  # imports create no garbage
     from app.cli.logs import log_to, pop_crash
-    from app.models.embedded import EMBEDDED
     from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
+    from app.protocol.options import DEMO_MODEL
     from app.settings.file import SettingsFile
 
     settings = SettingsFile(settings_path())
@@ -121,7 +121,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
             supervised=lambda: watched_by.alive,
             restart_status=RESTART,
             clipboard=system_clipboard(),
-            show_welcome=models.names[0] == EMBEDDED,
+            show_welcome=models.names[0] == DEMO_MODEL,
             library=_library,
             server=InnerServer(engine, lambda: settings.settings),
             machines=None if models.hosts is None else HostsLook(models.hosts),

@@ -53,10 +53,11 @@ def plan(
     dense_only: Reason | None,
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
+    only_quotes: bool = False,
 ) -> Plan:
     """Decide how to read a prompt. `eligible`: tokens that may be skipped. `cached`: further tokens
     that are not skipped only because they are cached. `dense_only`: why the pair cannot read
-    sparsely, or None."""
+    sparsely, or None. A target that `only_quotes` cannot use what it reads to count or list."""
     mode = ask.mode
     if mode is Mode.FULL:
         return _plan(Reading.DENSE, ReasonCode.FULL_REQUESTED)
@@ -71,7 +72,8 @@ def plan(
             return replace(requested, reasons=(*requested.reasons, stays))
         return requested
     # If only parts are in the prompt, reading every token would not help.
-    words = None if _has_parts(ask) else asks_for_every_token(ask.question)
+    is_useless = only_quotes or _has_parts(ask)
+    words = None if is_useless else asks_for_every_token(ask.question)
     if words is not None:
         guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
         return Plan(Reading.DENSE, (guard,), guard)

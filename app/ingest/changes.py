@@ -24,6 +24,8 @@ class FileState(StrEnum):
     GONE = "gone"
 
 
+WALK_SECONDS = 60.0
+"""Maximum time for looking for new files in a folder."""
 CLOCK_LAG = 100_000_000
 """How far the clock of a file system may be behind, in nanoseconds."""
 
@@ -128,7 +130,8 @@ def _new(
 def _walked(top: str, limits: ReadLimits) -> Iterator[tuple[str, int]]:
     """Files below a folder that may be read, as far as the limits allow, with the times at which
     they changed or were moved there, in nanoseconds."""
-    walk = Walk(Path(top), limits, ReadBudget(limits.seconds), lambda path, rejected: None)
+    budget = ReadBudget(seconds=WALK_SECONDS)
+    walk = Walk(Path(top), limits, budget, lambda path, rejected: None)
     with suppress(Rejected, LimitReached):
         for found in walk.files():
             with suppress(OSError):

@@ -61,7 +61,6 @@ class _Progress:
         self.done = self.total = 0
 
     def __call__(self) -> bool:
-        self._budget.give_back()
         done, _, total = os.pread(self._file, 64, 0).partition(b" ")
         self.total = int(total or 0)
         if not total or int(done) == self.done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,8 +33,6 @@ class ReadLimits:
     """Bytes of a path relative to the folder."""
     tree_lines: int = 300
     """Lines of a folder's tree."""
-    seconds: float = 60.0
-    """Seconds for all inputs, without standard input and pages of documents."""
     git_seconds: float = 10.0
     """Seconds for git to list a repository; after that, .gitignore files are read instead."""
     document_seconds: float = 30.0
@@ -67,49 +66,34 @@ class ReadBudget:
 
     def __init__(
         self,
-        seconds: float,
         progress: Callable[[ReadProgress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        seconds: float = math.inf,
     ) -> None:
-        self._seconds = seconds
+        """`seconds`: a limit where nobody sees progress or can cancel."""
         self._progress = progress
         self._cancelled = cancelled
         self._end = time.monotonic() + seconds
         self._reported_at = 0.0
         self.entries = self.files = self.size = 0
         self.path = ""
-        self._page_at = time.monotonic()
 
     def check(self) -> None:
         """Raise ReadCancelled, or LimitReached if the time limit is exceeded."""
         if self._cancelled is not None and self._cancelled():
             raise ReadCancelled
         if time.monotonic() > self._end:
-            limit = f"{self._seconds:g} seconds"
-            detail = f"is past the time limit of {limit}"
-            raise LimitReached(Rejected(SkipReason.TOO_SLOW, detail, limit=limit))
+            raise LimitReached(Rejected(SkipReason.TOO_SLOW))
 
     def visit(self, path: str) -> None:
-        """Report progress, at most 20 times a second. Raises as `check` does."""
+        """Report progress. Raises as `check` does."""
         self.entries += 1
         self.path = path
-        self._page_at = time.monotonic()
         self.check()
-        self._report()
+        self.show_page(0, 0)
 
     def show_page(self, page: int, pages: int) -> None:
-        """Report that `page` of `pages` pages of this file is being read."""
-        self.give_back()
-        self._report(page, pages)
-
-    def give_back(self) -> None:
-        """Do not count the time since `visit`, or since this was called last: what a document
-        takes has limits of its own."""
-        now = time.monotonic()
-        self._end += now - self._page_at
-        self._page_at = now
-
-    def _report(self, page: int = 0, pages: int = 0) -> None:
+        """Report that `page` of `pages` pages of this file is being read (0: unknown)."""
         now = time.monotonic()
         if self._progress is not None and now - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = now

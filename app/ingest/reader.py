@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,6 +64,9 @@ from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
 
 STDIN = "-"
+MAX_NAMES, MAX_NEAREST = 20_000, 2
+"""Names of a folder among which those nearest to a missing one are looked for, and how many are
+given."""
 _APART = 1 << 18
 """Files with more bytes are converted in a process with limits, which takes .05 s more."""
 _INDENT = "  "
@@ -90,7 +95,7 @@ def read(
         raise IngestError("Standard input can be read only once", "give `-` only once")
     limits = limits or ReadLimits()
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
-    budget = ReadBudget(limits.seconds, progress, cancelled)
+    budget = ReadBudget(progress, cancelled)
     bytes_left = limits.total_bytes
     inputs = _without_overlaps(map(_Input.of, paths))
     folders = [each.place for each in inputs if each.is_folder]
@@ -206,13 +211,28 @@ def _read_lines(
 def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
     """The parts that can be named after the path of a file: of a PDF only its pages, because that
     is fast. Raises IngestError and ReadCancelled."""
-    budget = ReadBudget(limits.seconds, None, cancelled)
+    budget = ReadBudget(cancelled=cancelled)
     with _errors_about(repr(path)):
         data = read_file(path, None, lambda head: limits.document_bytes, budget)
         if begins_as_pdf(data) and (pages := pages_of(data, limits, budget)):
             return pages
         text = _text_of(path, data, limits, budget).text
     return outline_of(Document(Path(path).name, text))
+
+
+def _nearest(path: str) -> str:
+    """Advice for a path that does not exist: names in its folder that are nearly the same."""
+    folder, name = os.path.split(path.rstrip("/"))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [printable(each.name) for each in itertools.islice(entries, MAX_NAMES)]
+    except (OSError, ValueError):
+        names = []
+    found = get_close_matches(name, names, MAX_NEAREST)
+    if not found:
+        return "check the name and the current folder"
+    nearest = " or ".join(repr(os.path.join(folder, each)) for each in found)
+    return f"check the name (nearest to it: {nearest})"
 
 
 def file_mode(path: str) -> int:
@@ -224,9 +244,7 @@ def file_mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise IngestError(
-            f"There is no file or folder {path!r}", "check the name and the current folder"
-        ) from None
+        raise IngestError(f"There is no file or folder {path!r}", _nearest(path)) from None
     except OSError as error:
         problem = f"{path!r} cannot be read ({error.strerror})"
         raise IngestError(problem, "check its name and permissions") from None
@@ -257,7 +275,7 @@ def read_content(
 def _read_content(
     name: str, data: bytes, limits: ReadLimits, cancelled: Callable[[], bool] | None = None
 ) -> _Content:
-    budget = ReadBudget(limits.seconds, cancelled=cancelled)
+    budget = ReadBudget(cancelled=cancelled)
     return _Content(_text_of(name, data, limits, budget), len(data))
 
 

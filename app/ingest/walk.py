@@ -230,7 +230,7 @@ def list_folder(
     Ignored entries are determined from .gitignore files. Raises IngestError if the folder is
     missing or unreadable, and ReadCancelled.
     """
-    budget = ReadBudget(seconds, None, cancelled)
+    budget = ReadBudget(None, cancelled, seconds)
     try:
         descriptor = open_folder(path)
     except Rejected as rejected:

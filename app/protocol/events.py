@@ -12,7 +12,7 @@ from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.options import GREEDY, ModelSampling
 from app.protocol.prompt import RetrievedPart, Segment, Span, SpanReason, SpanText
 from app.protocol.reasons import Failure, FailureKind, Reason
-from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, Reading, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
-    """`done` of `total` tokens of a phase are done. `eta` is the number of seconds to the first
-    word, or to the end of the phase if later phases cannot be predicted; None if unknown."""
+    """`done` of `total` tokens (or other work) of a phase are done. `eta` is the number of seconds
+    to the first word, or to the end of the phase if later phases cannot be predicted; None if
+    unknown."""
 
     turn: int
     phase: Phase
@@ -60,6 +61,14 @@ class PhaseProgress:
     @property
     def finished(self) -> bool:
         return self.done >= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieving:
+    """The `documents` of the conversation do not all fit in the context, so parts are chosen."""
+
+    turn: int
+    documents: DocumentsRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +84,13 @@ class RankedFile:
 class Retrieved:
     """The documents of the conversation do not all fit in the context, so `parts` of them were put
     before this question, in the order of the files. Parts of earlier questions stay where they are
-    if they fit. `ranked` are the best files that were not chosen, of `total_files` in all. `room`
-    is the number of tokens that were available."""
+    if they fit. `ranked` are the best files that were not chosen, of all `documents`. `room` is
+    the number of tokens that were available."""
 
     turn: int
     parts: tuple[RetrievedPart, ...]
     ranked: tuple[RankedFile, ...]
-    total_files: int
+    documents: DocumentsRead
     room: int
 
 
@@ -104,6 +113,8 @@ class Planned:
     guard: Reason | None = None
     ttft: float | None = None
     ttft_alternative: float | None = None
+    documents: DocumentsRead | None = None
+    """With nothing read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,7 @@ class Selected:
     texts: tuple[SpanText, ...]
     auto_keep: float | None = None
     """Keep ratio that AUTO_KEEP would choose without other limits."""
+    documents: DocumentsRead | None = None
 
     @property
     def read_on(self) -> tuple[Span, ...]:
@@ -340,6 +352,7 @@ class Closed:
 Event = (
     Loaded
     | PhaseProgress
+    | Retrieving
     | Retrieved
     | Planned
     | ImportanceMap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -46,6 +47,36 @@ class Phase(StrEnum):
 class PhaseTime:
     phase: Phase
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsRead:
+    """How much of a conversation's documents is read, in tokens of the target: `read` of `tokens`,
+    `new` of them in this turn. If they exceed the context, `tokens` is an estimate, and `chosen`
+    of them are in the prompt. `name` is that of the only document, or of the folder of all
+    `files`; empty if there is none for all of them."""
+
+    name: str
+    files: int
+    tokens: int
+    chosen: int
+    read: int = 0
+    new: int = 0
+
+    @classmethod
+    def of(cls, names: Iterable[str], tokens: int, chosen: int) -> DocumentsRead:
+        """Documents with these names. The tree of a folder, whose name ends with `/`, is no
+        file."""
+        files = [name for name in names if not name.endswith("/")]
+        folders = {name.partition("/")[0] if "/" in name else "" for name in files}
+        if len(files) == 1:
+            return cls(files[0], 1, tokens, chosen)
+        name = f"{folders.pop()}/" if len(folders) == 1 and "" not in folders else ""
+        return cls(name, len(files), tokens, chosen)
+
+    @property
+    def fraction(self) -> float:
+        return self.read / self.tokens if self.tokens else 0.0
 
 
 class FinishReason(StrEnum):
@@ -93,9 +124,17 @@ class Statistics:
     unsure: bool = False
     """Whether `confidence` is far below the usual value of this pair of models, and not everything
     was read."""
+    documents: DocumentsRead | None = None
+    """None if the prompt has none."""
 
     @property
     def read_fraction(self) -> float:
+        """Fraction of the documents' tokens, or without documents of the prompt's, that the target
+        read."""
+        return self.prompt_fraction if self.documents is None else self.documents.fraction
+
+    @property
+    def prompt_fraction(self) -> float:
         """Fraction of the prompt's tokens that the target read."""
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 

@@ -11,11 +11,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import Footnote, placed
 from app.chat.conversation import Question, Turn, not_read
 from app.protocol.commands import Ask, DropConversation
@@ -502,6 +502,8 @@ class ServedAnswer:
             }
         if (stats := progress.statistics) is not None:
             found |= {
+                "read": reading_words.read_amount(stats),
+                "documents": None if stats.documents is None else asdict(stats.documents),
                 "read_tokens": max(0, stats.read_tokens - stats.reused_tokens),
                 "recalled_tokens": stats.recalled_tokens,
                 "time_to_first_token": round(stats.ttft, 3),
@@ -511,7 +513,7 @@ class ServedAnswer:
                 {"name": part.document.name, "line": part.document.line, "tokens": part.tokens}
                 for part in retrieved.parts
             ]
-            found |= {"files": files, "total_files": retrieved.total_files}
+            found |= {"files": files, "total_files": retrieved.documents.files}
         if (citations := self.turn.citations) is not None:
             found["sentences_without_passage"] = citations.uncited
         missing = f"{self._missing}." if self._missing else ""

@@ -146,8 +146,6 @@ class Documents:
     """Maximum size of a PDF, office or EPUB file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
     """Maximum number of files that are attached from one folder."""
-    attach_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
-    """Maximum time for reading attached files and folders, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +219,6 @@ class Settings:
             file_bytes=documents.max_file_size_mb * MIB,
             document_bytes=documents.max_pdf_size_mb * MIB,
             files=documents.max_files,
-            seconds=documents.attach_timeout_s,
             include_private=private,
             include_ignored=ignored,
         )

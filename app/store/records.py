@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from app.errors import UserError
 from app.protocol.citations import Citations
-from app.protocol.options import EMBEDDED, Mode
+from app.protocol.options import DEMO_MODEL, Mode
 from app.protocol.prompt import Origin, RetrievalReason, Role, Span, SpanText
 from app.protocol.reasons import Failure, Reason
 from app.protocol.stats import Statistics
@@ -97,7 +97,7 @@ class AnswerStats(Statistics):
     @property
     def quotes(self) -> bool:
         """Whether the answer is a quotation, because the demo model wrote it."""
-        return self.target == EMBEDDED
+        return self.target == DEMO_MODEL
 
 
 @dataclass(frozen=True, slots=True)

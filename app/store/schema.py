@@ -109,7 +109,8 @@ CREATE TABLE runs (
   verified_steps INTEGER NOT NULL DEFAULT 0,
   plain_rate REAL NOT NULL DEFAULT 0,
   confidence REAL,
-  unsure INTEGER NOT NULL DEFAULT 0
+  unsure INTEGER NOT NULL DEFAULT 0,
+  documents TEXT
 ) STRICT;
 
 CREATE TABLE read_maps (

@@ -144,6 +144,7 @@ def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
         "reasons": [reason.to_plain() for reason in stats.reasons],
         "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
         "guard": None if stats.guard is None else stats.guard.to_plain(),
+        "documents": None if stats.documents is None else asdict(stats.documents),
     }
 
 
@@ -196,7 +197,7 @@ def unpack_failure(packed: str | None) -> Failure | None:
     return None if packed is None else unpack(Failure, packed, None)
 
 
-_JSON_COLUMNS = ("phases", "reasons", "fallback", "guard")
+_JSON_COLUMNS = ("phases", "reasons", "fallback", "guard", "documents")
 
 
 def pack_stats(stats: AnswerStats) -> dict[str, Any]:

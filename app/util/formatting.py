@@ -74,6 +74,14 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.0f}%"
 
 
+def shortened(name: str, length: int) -> str:
+    """A name of at most `length` characters: of a longer one its beginning and its end."""
+    if len(name) <= length:
+        return name
+    end = length // 3
+    return f"{name[: length - end - 1]}…{name[len(name) - end :]}"
+
+
 def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}" + ("" if number == 1 else "s")
 

@@ -70,13 +70,18 @@ def units(text: str) -> list[Unit]:
 
 def _paragraphs(text: str) -> list[tuple[int, int, bool]]:
     """Paragraphs as (start, end, whether it is in a Markdown code fence). Blank lines separate
-    them. A Markdown heading and a line of a table of contents are separate paragraphs."""
+    them. A Markdown heading, a line of a table of contents and a line of prose that is too long to
+    be wrapped are separate paragraphs."""
     found: list[tuple[int, int, bool]] = []
     at, start, fence = 0, -1, ""
     for line in text.split("\n"):
         bare, end = line.strip(), at + len(line)
         is_fence = bare.startswith(fence or ("```", "~~~"))
-        alone = not fence and ((bare.startswith("#") and " " in bare) or _is_contents(bare))
+        alone = not fence and (
+            (bare.startswith("#") and " " in bare)
+            or _is_contents(bare)
+            or (len(bare) > LONGEST and not is_code(bare))
+        )
         if (not bare or alone or is_fence) and start >= 0:
             closes = is_fence and fence
             found.append((start, end if closes else at, bool(fence)))

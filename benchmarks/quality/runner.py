@@ -359,7 +359,7 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
         answer=event.text,
         tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
         prompt_tokens=statistics.prompt_tokens,
-        read_fraction=round(statistics.read_fraction, 6),
+        read_fraction=round(statistics.prompt_fraction, 6),
         ttft=round(statistics.ttft, 6),
         reading=str(statistics.reading),
         ended=str(event.finish_reason),

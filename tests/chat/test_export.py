@@ -259,9 +259,9 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     assert text.startswith("# Who pays?\n\n## You · 20")
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
     assert "\n## Demo model · 20" in text, "the demo pair answered"
-    assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · The model was unsure" in text
+    assert "\nThe tenant.\n\n*Read 25% of the conversation in 1.2 s · The model was unsure" in text
     fell_back = "Sparse reading failed (no draft), so everything is read."
-    assert f"\n*Read everything (97% new) in 1.2 s · {fell_back} " in text
+    assert f"\n*Read everything in 1.2 s · {fell_back} " in text
 
 
 def test_markdown_keeps_the_lines_of_quoted_code(store: Store) -> None:

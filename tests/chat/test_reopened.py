@@ -40,7 +40,7 @@ from app.protocol.prompt import (
     SpanText,
 )
 from app.protocol.reasons import Failure, FailureKind
-from app.protocol.stats import FinishReason, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Reading, Statistics
 from app.store.records import DraftRecord, Overrides, encode
 from app.store.store import Store
 from tests.store.samples import answer_stats
@@ -237,7 +237,7 @@ class History:
         again = turn.turn.previous_end is not None
         if not again and asked[-1].retrieved is None and random.random() < 0.2:
             parts = tuple(self.retrieved(asked))
-            yield Retrieved(number, parts, (), 3, 100)
+            yield Retrieved(number, parts, (), DocumentsRead("", 3, 1_000, 100), 100)
             documents = tuple(part.document for part in parts)
             asked[-1] = replace(asked[-1], retrieved=documents)
         places = [

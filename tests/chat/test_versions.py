@@ -18,6 +18,7 @@ from app.protocol.events import Failed, Retrieved
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Origin, RetrievalReason, RetrievedPart
 from app.protocol.reasons import Failure, FailureKind
+from app.protocol.stats import DocumentsRead
 from app.store.importing import from_json
 from app.store.records import DraftRecord
 from app.store.store import Store
@@ -145,7 +146,7 @@ def test_parts_of_the_earlier_version_leave_the_prompt(store: Store) -> None:
         RetrievedPart(Document(each.name, each.text[:9]), 3, RetrievalReason.WORDS)
         for each in (version(OLD), LETTER)
     ]
-    turn.apply(Retrieved(turn.turn.number, tuple(parts), (), 2, 100))
+    turn.apply(Retrieved(turn.turn.number, tuple(parts), (), DocumentsRead("", 2, 1_000, 100), 100))
     play(turn)
     command = ask(chat, version(NEW)).command
     assert texts(command)[0] == [LETTER.text[:9]]
@@ -161,7 +162,7 @@ def test_a_retrieved_part_of_a_file_is_cited_with_its_page(store: Store) -> None
     chat = opened(store, None)
     turn = chat.ask(Question("What is the notice?", (file, LETTER)))
     found = RetrievedPart(part, 3, RetrievalReason.WORDS)
-    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    turn.apply(Retrieved(turn.turn.number, (found,), (), DocumentsRead("", 2, 1_000, 100), 100))
     play(turn, Story(citations=Citations((Citation(CitationKind.QUOTATION, 0, 4, 0, 0, 0, 10),))))
     (note,) = chat.conversation.footnotes(turn.turn)
     assert (note.place.text, note.document.origin) == ("page 3, line 4", file.origin)
@@ -175,7 +176,7 @@ def test_files_of_the_same_name_are_told_apart(store: Store) -> None:
     names = [each.name for each in turn.turn.question.documents]
     assert names == ["someone/contract.txt", "elsewhere/contract.txt"]
     found = RetrievedPart(Document(names[0], OLD, line=2), 3, RetrievalReason.WORDS)
-    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    turn.apply(Retrieved(turn.turn.number, (found,), (), DocumentsRead("", 2, 1_000, 100), 100))
     (documents, *_) = chat.conversation.documents_by_message(turn.turn)
     assert [each.origin.path for each in documents if each.origin] == [PATH]
     chat = opened(store, None)
@@ -191,7 +192,7 @@ def test_what_could_not_be_read_is_of_the_whole_file(store: Store) -> None:
     assert chat.conversation.missing(turn.turn) == "scan.pdf: 1 of 3 pages without text"
     part = Document("scan.pdf", "[Page 3]\nthree\n\n", line=7)
     found = RetrievedPart(part, 3, RetrievalReason.WORDS)
-    turn.apply(Retrieved(turn.turn.number, (found,), (), 2, 100))
+    turn.apply(Retrieved(turn.turn.number, (found,), (), DocumentsRead("", 2, 1_000, 100), 100))
     assert chat.conversation.missing(turn.turn) == "scan.pdf: 1 of 3 pages without text"
 
 
@@ -239,7 +240,7 @@ def test_parts_of_a_file_leave_the_prompt_when_it_comes_under_another_name(store
     chat = opened(store, None)
     turn = chat.ask(Question("What is it?", (version(OLD), LETTER)))
     part = RetrievedPart(Document("contract.txt", OLD[:9]), 3, RetrievalReason.WORDS)
-    turn.apply(Retrieved(turn.turn.number, (part,), (), 2, 100))
+    turn.apply(Retrieved(turn.turn.number, (part,), (), DocumentsRead("", 2, 1_000, 100), 100))
     play(turn)
     tree = Document("someone/", "contract.txt\n", origin=Origin("/files/someone"))
     command = ask(chat, tree, version(NEW, name="someone/contract.txt")).command

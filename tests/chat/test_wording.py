@@ -9,19 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.wording import (
-    FAILURES,
-    activity,
-    failure,
-    reading_details,
-    reading_line,
-    reason,
-    reasons,
-    unsure_note,
-)
+from app.chat.reading_words import activity, reading_details, reading_line, unsure_note
+from app.chat.turn_progress import TurnProgress
+from app.chat.wording import FAILURES, failure, reason, reasons
 from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
-from app.protocol.stats import Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import DocumentsRead, Phase, PhaseTime, Reading, Statistics
 from tests.tables import table
 
 NAMES = st.sampled_from(
@@ -48,17 +41,38 @@ FULL: dict[str, Any] = {"reading": Reading.DENSE, "read_tokens": 25_000, "ttft":
 PROPOSED: dict[str, Any] = {"proposed_tokens": 60, "accepted_tokens": 45, "verified_steps": 10}
 
 
+def documents(**changes: Any) -> dict[str, Any]:
+    lease = DocumentsRead("lease.docx", 1, 24_000, 24_000, 960, 960)
+    return {"documents": replace(lease, **changes)}
+
+
 @table(
     "changes, line",
     [
-        ({}, "Read 4% in 3.2 s"),
+        ({}, "Read 4% of the conversation in 3.2 s"),
+        ({"read_tokens": 24_999}, "Read 99% of the conversation in 3.2 s"),
         (FULL, "Read everything in 41 s"),
-        ({"reused_tokens": 750, "ttft": 0.8}, "Read 4% (1% new) in 0.8 s"),
-        ({"reused_tokens": 990, "ttft": 0.8}, "Read 4% (<1% new) in 0.8 s"),
-        ({"reused_tokens": 1_000, "ttft": 0.8}, "Read 4% (nothing new) in 0.8 s"),
-        ({"reused_tokens": 20}, "Read 4% in 3.2 s"),
-        (FULL | {"reused_tokens": 23_000}, "Read everything (8% new) in 41 s"),
-        ({"read_tokens": 24_999}, "Read 99% in 3.2 s"),
+        (documents(), "Read 4% of lease.docx (960 of 24,000 tokens) in 3.2 s"),
+        (documents(new=90), "Read 4% of lease.docx (960 of 24,000 tokens, 90 new) in 3.2 s"),
+        (documents(new=0), "Read 4% of lease.docx (960 of 24,000 tokens, nothing new) in 3.2 s"),
+        (documents(read=24_000, new=24_000), "Read all of lease.docx (24,000 tokens) in 3.2 s"),
+        (
+            documents(read=23_999),
+            "Read 99% of lease.docx (23,999 of 24,000 tokens, 960 new) in 3.2 s",
+        ),
+        (
+            documents(tokens=1_234_567),
+            "Read <1% of lease.docx (960 of about 1,230,000 tokens) in 3.2 s",
+        ),
+        (
+            FULL | documents(tokens=96_480, read=24_000, new=24_000),
+            "Read 25% of lease.docx (24,000 of about 96,500 tokens) in 41 s",
+        ),
+        (documents(name="", files=3), "Read 4% of 3 documents (960 of 24,000 tokens) in 3.2 s"),
+        (
+            documents(name="src/", files=1_337),
+            "Read 4% of 1,337 files in src/ (960 of 24,000 tokens) in 3.2 s",
+        ),
         ({"ttft": 0.0, "read_tokens": 300}, "Stopped before the first word"),
     ],
 )
@@ -71,7 +85,9 @@ def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
 def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(None) == unsure_note(STATISTICS) == ""
     unsure = replace(STATISTICS, unsure=True)
-    assert unsure_note(unsure) == "The model was unsure after reading 4%"
+    assert unsure_note(unsure) == "The model was unsure after reading 4% of the conversation"
+    unsure = replace(unsure, **documents())
+    assert unsure_note(unsure) == "The model was unsure after reading 4% of lease.docx"
 
 
 def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
@@ -120,12 +136,16 @@ def test_a_speed_gain_is_shown_only_if_there_was_one(plain_rate: float, faster: 
 
 
 def test_activities_are_named_in_plain_words() -> None:
-    assert activity(None, None) == "Getting ready"
-    assert activity(Phase.SCORE, Reading.SPARSE) == "Looking for what matters"
-    assert activity(Phase.PREFILL, Reading.DENSE) == "Reading everything"
-    assert activity(Phase.PREFILL, Reading.SPARSE, 0.04) == "Reading 4% of the text"
+    state = TurnProgress(0.2)
+    assert activity(None, state) == "Getting ready"
+    assert activity(Phase.SCORE, state) == "Looking for what matters"
+    assert activity(Phase.PREFILL, state) == "Reading"
+    state.statistics = replace(STATISTICS, **FULL)
+    assert activity(Phase.PREFILL, state) == "Reading everything"
+    state.statistics = replace(STATISTICS, **documents())
+    assert activity(Phase.PREFILL, state) == "Reading 4% of lease.docx"
     for phase in Phase:
-        assert activity(phase, Reading.SPARSE)
+        assert activity(phase, state)
 
 
 plain = st.recursive(

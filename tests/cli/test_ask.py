@@ -28,10 +28,11 @@ from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, s
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
-from app.protocol.events import Event, Retrieved, Token
+from app.protocol.events import EngineWarning, Event, Finished, Retrieved, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
-from app.protocol.reasons import FailureKind
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
+from app.protocol.stats import DocumentsRead, FinishReason
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
@@ -40,6 +41,8 @@ from tests import tiny
 from tests.cli.conftest import TEXT, without_models
 from tests.fakes import FakeEngine
 from tests.tables import slow, table
+
+READ = r"Read \d+% of [\w/]+\.txt \([\d,]+ of [\d,]+ tokens\) in [\d.]+ s"
 
 
 def _ask(room: Path, *arguments: str) -> list[str]:
@@ -53,7 +56,7 @@ def test_the_answer_goes_to_output_and_the_figures_to_errors(
     assert run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "5", "What?")) == 0
     out, err = capsys.readouterr()
     assert out.endswith("\n")
-    assert re.fullmatch(r"Read \d+% in [\d.]+ s", err.splitlines()[-1])
+    assert re.fullmatch(READ, err.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_verbose_says_everything_a_line_each(folder_asked: tuple[str, str]) -> N
     lines = folder_asked[1].splitlines()
     cut_off, head, *details = lines[lines.index(next(x for x in lines if "Cut off" in x)) :]
     assert cut_off.startswith("Cut off")
-    assert re.fullmatch(r"Read \d+% in [\d.]+ s", head)
+    assert re.fullmatch(READ, head)
     known = dict(line.split(maxsplit=1) for line in details if not line.startswith("  First"))
     assert known["Read"].endswith(" tokens, sparse")
     assert known["Mode"] == "sparse, keep 20%"
@@ -125,7 +128,14 @@ def test_json_lines_say_what_was_not_read_and_let_another_program_recompute_the_
     kept = np.concatenate([np.arange(s["start"], s["end"], dtype=np.int32) for s in spans])
     statistics = by_name["Finished"]["statistics"]
     assert statistics["read_tokens"] == len(kept)
-    assert statistics["read_fraction"] == pytest.approx(len(kept) / len(ids))
+    read = sum(
+        len(np.intersect1d(kept, np.arange(each["start"], each["end"])))
+        for each in by_name["Planned"]["segments"]
+        if each["kind"] == "document"
+    )
+    documents = statistics["documents"]
+    assert (documents["name"], documents["read"]) == ("notes/text.txt", read)
+    assert statistics["read_fraction"] == read / documents["tokens"]
     assert statistics["keep_ratio"] == by_name["Selected"]["keep_ratio"] == 0.2
     assert by_name["Finished"]["finish_reason"] == "length"
 
@@ -626,8 +636,27 @@ def test_of_many_chosen_files_ten_are_named(
     )
     report = Report(Turn(1, Question("What?")), Conversation(), verbose=verbose)
     capsys.readouterr()
-    report.show(Retrieved(1, parts, (), 5000, 8000))
+    report.show(Retrieved(1, parts, (), DocumentsRead("", 5000, 1_000, 100), 8000))
     said = capsys.readouterr().err.splitlines()
-    assert said[:2] == ["40 of 5,000 files fit this question:", "  many/f0.txt"]
+    assert said[:2] == [
+        "40 of 5,000 files fit this question (360 of about 1,000 tokens):",
+        "  many/f0.txt",
+    ]
     assert said[-1] == ("  many/f39.txt" if verbose else "  and 30 more (-v lists them)")
     assert len(said) == lines
+
+
+def test_notices_do_not_stand_in_the_middle_of_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Turn(1, Question("What?")), Conversation())
+    warning = EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "disk full"}))
+    report.show(Token(1, (1,), "The "))
+    report.show(warning)
+    report.show(warning)
+    assert capsys.readouterr() == ("The ", "")
+    report.show(Token(1, (2,), "end."))
+    report.show(Finished(1, FinishReason.STOP, "The end.", (1, 2), None))
+    out, err = capsys.readouterr()
+    assert out == "end.\n"
+    assert err.count("Background reading stopped (disk full)") == 1

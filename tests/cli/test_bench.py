@@ -35,7 +35,7 @@ def test_bench_gives_every_run_as_json_or_prints_one_table_to_paste(
     monkeypatch.setattr(bench, "ANSWER_TOKENS", 4)
     assert run(["bench", "--length", "512", "--runs", "2", "--keep", "0.5", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
-    assert (measured["target"], measured["draft"]) == ("embedded", "its draft")
+    assert (measured["target"], measured["draft"]) == ("demo model", "demo draft")
     assert len(measured["runs"]) == 2
     for each in measured["runs"]:
         assert each["sparse"]["read_tokens"] < each["full"]["read_tokens"]
@@ -46,7 +46,7 @@ def test_bench_gives_every_run_as_json_or_prints_one_table_to_paste(
     assert run(["bench", "--length", "512", "--runs", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("specchat ")
-    assert "embedded with its draft, medians of 1" in out
+    assert "demo model with demo draft, medians of 1" in out
     for row in ("first word", "tokens read", "tokens a second", "peak memory"):
         assert f"\n{row}" in out
     assert " times as fast as in full." in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from app.cli import ask
-from app.cli.ask import INSTALL_OCR, read_inputs
+from app.cli.ask import read_inputs
 from app.errors import UserError
 from app.ingest.limits import ReadLimits
 from app.ingest.records import IngestError, ReadProgress, ReadResults
+from app.util.extras import install_command
 from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 
@@ -78,7 +80,9 @@ def test_how_pages_without_text_can_be_read_is_told(
     scan = docs / "scan.pdf"
     scan.write_bytes(pdf_of("Cover", ""))
     monkeypatch.setattr(ask, "installed_recogniser", lambda: "")
-    assert told(scan, capsys)[-1] == f"To read pages without text, {INSTALL_OCR}, and add --ocr."
+    command = install_command("ocr")
+    assert re.search(r" install .*'(?:rapidocr|ocrmac)>=", command)
+    assert told(scan, capsys)[-1] == f"To read pages without text, run `{command}`, and add --ocr."
     monkeypatch.setattr(ask, "installed_recogniser", lambda: "rapidocr")
     assert told(scan, capsys)[-1] == "To read pages without text, add --ocr."
     with pytest.raises(UserError, match=r"has pages with pictures but no text \(2\): add --ocr."):

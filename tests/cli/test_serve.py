@@ -131,7 +131,7 @@ def test_it_answers_with_the_key_it_printed_until_interrupted(
 ) -> None:
     with serving() as (process, errors, url):
         said = [errors.readline() for _ in range(4)]
-        assert said[1] == f"Serving embedded at {url}/v1 (Ctrl+C stops).\n"
+        assert said[1] == f"Serving demo model at {url}/v1 (Ctrl+C stops).\n"
         key = said[2].removeprefix("API key (shown only once): ").strip()
         assert said[3].startswith("The API key is in ")
         with httpx.Client(base_url=url, timeout=30) as http:

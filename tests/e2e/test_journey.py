@@ -138,7 +138,7 @@ def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) 
             terminal.wait_for("Reading everything", seconds=PATIENCE)
             worker.press("C-c")
             terminal.wait_for("on this machine alone", seconds=PATIENCE)
-            shown = terminal.wait_for("▸ Read everything", "⏎ send", seconds=2 * PATIENCE)
+            shown = terminal.wait_for("▸ Read all of", "⏎ send", seconds=2 * PATIENCE)
             assert "patent license" in shown
             assert "on 2 machines" not in shown.splitlines()[0]
             terminal.press("C-q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +15,15 @@ from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
 from app.engine.pair_loader import load_pair
-from app.engine.scorers import attention
+from app.engine.scorers import attention, choice
+from app.engine.turn.calibration import _random_prompt
 from app.engine.turn.costs import first_costs
 from app.engine.turn.quotation import CANDIDATES, NOTHING_FOUND, PASSAGES_FOUND
+from app.engine.turn.turn_estimate import TurnEstimate
+from app.protocol.commands import Ask
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
 from app.protocol.prompt import Document, Message, Role
@@ -65,6 +70,23 @@ def test_the_search_for_a_quotation_is_part_of_the_forecast() -> None:
     costs, others = first_costs(quotes), first_costs(writes)
     assert costs.draft.per_token > 1.5 * others.draft.per_token
     assert costs.sparse == others.sparse
+
+
+def test_a_prompt_too_long_for_the_draft_alone_is_predicted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The built-in scorer adds its own share, and not that of the search for a quotation again."""
+    pair = replace(load_pair(resolve_pair()), dense_only=None)
+    ask = Ask((Message(Role.USER, QUESTION),), Mode.SPARSE, KEEP)
+    costs = first_costs(pair)
+    cache, prompt = ConversationCache(pair), _random_prompt(8_000, 4_000)
+    estimate = TurnEstimate(pair, ask, prompt, cache, cast(MemoryManager, None))
+    alone = estimate.predict_ttft(costs).sparse
+    monkeypatch.setattr(choice, "ALONE_UP_TO", 1_000)
+    both = estimate.predict_ttft(costs).sparse
+    assert alone is not None
+    assert both is not None
+    assert 1.2 * alone < both < 2.2 * alone
 
 
 def _flat(text: str) -> str:

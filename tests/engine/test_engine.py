@@ -103,7 +103,7 @@ def test_a_sparse_turn_emits_all_events(loaded: Driver) -> None:
     assert max(maps[-1].buckets) == pytest.approx(1.0)
     statistics = finished.statistics
     assert statistics.read_tokens == selected.selected_tokens
-    assert statistics.read_fraction == selected.selected_tokens / planned.prompt_tokens
+    assert statistics.prompt_fraction == selected.selected_tokens / planned.prompt_tokens
     assert sum(p.seconds for p in statistics.phases) == pytest.approx(statistics.ttft, abs=0.02)
     assert statistics.peak_bytes > 0
     tokens = loaded.of(Token)

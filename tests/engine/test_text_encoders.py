@@ -397,8 +397,14 @@ def test_costs_and_memory_count_the_chosen_encoder(tmp_path: Path) -> None:
     alone = load_pair(Load(str(target_path())))
     assert pair.encoder is not None
     assert pair.encoder_operations < alone.encoder_operations
-    costs, built_in = (PairCosts(each, None).costs.sparse for each in (pair, alone))
-    assert costs.per_token < built_in.per_token
+    folder = tmp_path / "costs"
+    costs, built_in = (PairCosts(each, folder).costs.sparse for each in (pair, alone))
+    assert 0 < costs.per_token < built_in.per_token
+    pair.encoder.seconds_per_token = 1.0  # what was measured once is not measured again
+    assert PairCosts(pair, folder).costs.sparse.per_token < 1.0
+    for file in folder.iterdir():
+        file.write_text('{"seconds_per_token": -1}')
+    assert PairCosts(pair, folder).costs.sparse.per_token > 1.0
     assert pair.draft_fingerprint != alone.draft_fingerprint == ""
     width, inner, layers = (
         CONFIGS["bert"][name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")

@@ -160,7 +160,7 @@ def test_only_the_wanted_pages_of_a_pdf_are_read(
     pdf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, int]] = []
-    budget = ReadBudget(60.0)
+    budget = ReadBudget()
     monkeypatch.setattr(budget, "show_page", lambda *page: shown.append(page))
     found = document_text("a.pdf", pdf.read_bytes(), ReadLimits(), budget, "2,11-")
     assert found.text == pages(2, 11, 12)

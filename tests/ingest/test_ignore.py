@@ -42,7 +42,7 @@ def walked(top: Path) -> list[str]:
     def skip(path: str, refused: Rejected) -> None:
         assert refused.reason in (SkipReason.IGNORED, SkipReason.EMPTY)
 
-    return sorted(found.path for found in Walk(top, ReadLimits(), ReadBudget(60), skip).files())
+    return sorted(found.path for found in Walk(top, ReadLimits(), ReadBudget(), skip).files())
 
 
 TREE = {
@@ -151,7 +151,7 @@ def test_without_git_it_is_as_with_git(
         (place / ".git").mkdir()
     written(place / ".gitignore", "\n".join(top) + "\n")
     written(place / "w" / ".gitignore", "\n".join(inner) + "\n")
-    with_git = git.git_files(place, place, ReadLimits(), ReadBudget(60))
+    with_git = git.git_files(place, place, ReadLimits(), ReadBudget())
     assert with_git is not None
     with monkeypatch.context() as patch:
         patch.setattr(walk, "git_files", lambda *_: None)

@@ -176,7 +176,7 @@ def test_time_by_the_clock_may_be_longer(tmp_path: Path, worker: Path) -> None:
         'print(\'[0, 1, []]\\n["", "Yes", ""]\'); os.pwrite(int(sys.argv[2]), b\'1 1 \', 0)',
     )
     path = written(tmp_path / "a.pdf", pdf_of("x"))
-    assert intake(path, ReadLimits(document_seconds=0.1, seconds=0.3)).texts[0].text == "Yes\n"
+    assert intake(path, ReadLimits(document_seconds=0.1)).texts[0].text == "Yes\n"
 
 
 def test_reading_stops_when_nobody_waits_for_it(worker: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_process_of_its_own_converts_alike(kind: Kind, data: bytes) -> None:
     def read(apart: bool) -> Decoded | tuple[object, ...]:
         try:
             if apart:
-                return converted_apart(kind, data, ReadLimits(), ReadBudget(60))
+                return converted_apart(kind, data, ReadLimits(), ReadBudget())
             return converted(kind, data, lambda: None)
         except Rejected as rejected:
             return fields(rejected)

@@ -233,11 +233,6 @@ def test_progress_is_told_and_cancel_is_heard(tmp_path: Path) -> None:
         read([str(tmp_path / "docs")], cancelled=lambda: next(asked))
 
 
-def test_time_that_is_over_ends_a_file_too(tmp_path: Path) -> None:
-    path = written(tmp_path / "a")
-    assert "time limit of 0 seconds" in refusal(path, limits=ReadLimits(seconds=0))
-
-
 @given(st.binary(max_size=40))
 def test_every_input_is_a_document_or_refused(data: bytes) -> None:
     try:
@@ -246,3 +241,9 @@ def test_every_input_is_a_document_or_refused(data: bytes) -> None:
         return
     assert document.text.strip()
     document.text.encode()  # what the store and the models do with it
+
+
+def test_a_wrong_name_is_refused_with_the_nearest_ones(tmp_path: Path) -> None:
+    written(tmp_path / "lease.docx")
+    assert f"(nearest to it: '{tmp_path}/lease.docx')" in refusal(tmp_path / "leese.docx")
+    assert "check the name and the current folder" in refusal(tmp_path / "x")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.protocol.options import Mode
+from app.protocol.options import DEMO_DRAFT, DEMO_MODEL, Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
@@ -40,9 +40,9 @@ def answer_stats(**changes: Any) -> AnswerStats:
         plain_rate=12.5,
         confidence=0.75,
         unsure=True,
-        target="embedded",
+        target=DEMO_MODEL,
         target_revision="abc",
-        draft="its draft",
+        draft=DEMO_DRAFT,
     )
     return replace(stats, **changes)
 

@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ The model was unsure after reading 21% · ^R reads in full"
+NOTE = "≈ The model was unsure after reading 21% of paste-1.txt · ^R reads in"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -157,13 +157,11 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await pilot.press("space")
         await until_gone(pilot, "prepare text")
         engine.advance_to(lambda event: sized(event, Phase.PREFILL, 0.5))
-        await until_shown(pilot, "▶ Reading 21% of the text", "first word in")
+        await until_shown(pilot, "▶ Reading 21% of paste-1.txt", "first word in")
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "▶ Answering", "The")
         engine.finish()
-        await until_shown(
-            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read in full", "general-purpose"
-        )
+        await until_shown(pilot, "▸ Read 21% of paste-1.txt", "^R read in full", "general-purpose")
         assert "selected ·" not in screen_text(pilot)
         # The answer is there once and whole: streamed in small pieces and then set as a whole, and
         # nothing after that adds to it.

@@ -50,7 +50,7 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].mode is Mode.FULL
         assert engine.asks[2].messages == engine.asks[1].messages
-        await until_shown(pilot, "Read everything")
+        await until_shown(pilot, "Read all of")
 
 
 async def test_one_question_waits_and_a_second_is_refused() -> None:

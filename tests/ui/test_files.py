@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.protocol.events import Retrieved
+from app.protocol.events import PhaseProgress, Retrieved
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
@@ -76,10 +76,9 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         await type_in(pilot, QUESTION)
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
-        engine.advance()
-        engine.advance()
-        await until_shown(pilot, "Choosing files", "15/30 files")
-        assert "of 30 files" not in screen_text(pilot)
+        engine.advance_to(lambda event: isinstance(event, PhaseProgress) and event.done)
+        await until_shown(pilot, "Choosing parts of 30 files in repo/ · 50%")
+        assert "3 of 30 files" not in screen_text(pilot)
         engine.advance_to(lambda event: isinstance(event, Retrieved))
         await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")
         engine.finish()

@@ -148,7 +148,7 @@ async def test_moving_keep_reselects_on_the_last_turn(monkeypatch: pytest.Monkey
         await until_shown(pilot, "▸ Read 2", " passages", "would read")
         before = screen_text(pilot)
         await pilot.press("5", "0")
-        await until_shown(pilot, "would read 12,8")
+        await until_shown(pilot, "would read 50% of paste-1.txt (13K tokens)")
         assert engine.selected[-1] == (1, 0.5)
         kept = [line for line in screen_text(pilot).splitlines() if " passages" in line]
         assert kept != [line for line in before.splitlines() if " passages" in line]

@@ -19,7 +19,7 @@ from app.protocol.events import Finished, Planned, Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.reasons import Reason, ReasonCode
-from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.ui.transcript.panel import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.util import formatting
 from tests.fakes import ANSWER, FakeEngine, Story, fell_back
@@ -42,6 +42,7 @@ STATISTICS = Statistics(
     decode_seconds=2.0,
     peak_bytes=10**9,
 )
+POLICY = DocumentsRead("policy.pdf", 1, 126_317, 32_215, 2_192, 2_192)
 
 
 def asked(
@@ -69,13 +70,20 @@ def test_after_the_answer_one_line_says_how_much_was_read_and_names_keys_where_t
     keys = ("^S what was read", "^R read in full")
 
     def line(width: int) -> str:
-        (only,) = panel_lines(answered(), Viewport(width, 1.0), False, keys)
+        (only,) = panel_lines(answered(documents=POLICY), Viewport(width, 1.0), False, keys)
         return only.plain
 
-    assert line(80).split("  ")[0] == "▸ Read 20% in 1.9 s"
-    assert line(80).endswith("  ^S what was read · ^R read in full")
-    assert line(48).endswith("  ^R read in full")
-    assert line(34) == "▸ Read 20% in 1.9 s"
+    assert (
+        line(120).split("  ")[0]
+        == "▸ Read 2% of policy.pdf (2,192 of about 126,000 tokens) in 1.9 s"
+    )
+    assert line(120).endswith("  ^S what was read · ^R read in full")
+    assert line(80).split("  ")[0] == "▸ Read 2% of policy.pdf (2.2K of about 126K tokens) in 1.9 s"
+    assert line(80).endswith("  ^R read in full")
+    assert line(52).split("  ")[0] == "▸ Read 2% of policy.pdf in 1.9 s"
+    assert line(52).endswith("  ^R read in full")
+    assert line(34) == "▸ Read 2% of policy.pdf in 1.9 s"
+    assert line(24) == "▸ Read 2% in 1.9 s"
 
 
 def test_how_sure_the_model_was_is_among_the_details() -> None:
@@ -100,7 +108,7 @@ def test_another_keep_is_shown_with_what_auto_selects() -> None:
     engine.finish()
     assert "keep 20%" in drawn(progress)
     assert progress.selected is not None
-    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto selects 3%")
+    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto 3%")
 
 
 def test_almost_all_is_not_all() -> None:
@@ -197,7 +205,9 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
     assert "more passage" not in drawn(progress, details=False)
     for read in ("1 passage", "2 passages"):
         engine.advance_to(lambda event: isinstance(event, Selected))
-        assert f"% read and {read.replace(' ', ' more ')}" in drawn(progress, details=False)
+        assert f"% of the conversation read and {read.replace(' ', ' more ')}" in drawn(
+            progress, details=False
+        )
         assert heatmap.READ_ON in drawn(progress, details=False)
     engine.finish()
     assert "Also read   2 passages while answering" in drawn(progress)

@@ -251,3 +251,13 @@ def test_a_question_that_names_something_is_not_about_the_whole(message: str) ->
 )
 def test_a_date_is_in_one_sentence(text: str, expected: int) -> None:
     assert len(units(text)) == expected
+
+
+def test_a_line_too_long_to_be_wrapped_is_a_paragraph_of_its_own() -> None:
+    """A document may have a paragraph a line, without blank lines between them."""
+    long = "The mill runs at night. " * (LONGEST // 20)
+    text = f"The end of the first line\n{long.strip()}\nThe start of the third\ngoes on here."
+    found = [" ".join(text[unit.start : unit.end].split()) for unit in units(text)]
+    assert found[0] == "The end of the first line"
+    assert found[-1] == "The start of the third goes on here."
+    assert set(found[1:-1]) == {"The mill runs at night."}

@@ -74,6 +74,7 @@ class ScoredPrompt:
             spans=selection.spans,
             texts=tuple(_span_texts(self.prompt, selection.spans)),
             auto_keep=auto_keep,
+            documents=self.prompt.documents_read(selection.positions),
         )
         return selection, event
 

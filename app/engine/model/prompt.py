@@ -21,6 +21,7 @@ from app.engine.model.reasoning import Reasoning
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
 from app.protocol.reasons import FailureKind
+from app.protocol.stats import DocumentsRead
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 from app.util.formatting import one_line
 
@@ -60,7 +61,8 @@ class Prompt:
     int64 (n + 1,). `user_pins`: token ranges `(start, end)` that the user pinned. The last
     `answer_prefix_len` tokens belong to an answer that is continued; they count as part of the
     generation prompt. `texts` may be skipped. `for_draft`: the same conversation for a draft with
-    another tokenizer. `rules`: rules of the chat template for which messages were rearranged."""
+    another tokenizer. `rules`: rules of the chat template for which messages were rearranged.
+    `documents`: those of the conversation, with nothing read; None if the prompt has none."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
@@ -70,6 +72,7 @@ class Prompt:
     texts: tuple[PromptText, ...] = ()
     for_draft: Prompt | None = None
     rules: frozenset[TemplateRule] = frozenset()
+    documents: DocumentsRead | None = None
 
     @property
     def draft_prompt(self) -> Prompt:
@@ -109,6 +112,18 @@ class Prompt:
             if segment.kind is kind:
                 found[segment.start : segment.end] = True
         return found
+
+    def documents_read(
+        self, read: NDArray[np.integer], before: NDArray[np.integer] | None = None
+    ) -> DocumentsRead | None:
+        """How much of the documents is read, if the tokens at these positions are: `read` in all,
+        and `before` earlier than this turn."""
+        if self.documents is None:
+            return None
+        own = self.tokens_of(SegmentKind.DOCUMENT)
+        count = int(np.count_nonzero(own[read[read < len(own)]]))
+        known = 0 if before is None else int(np.count_nonzero(own[before[before < len(own)]]))
+        return replace(self.documents, read=count, new=count - known)
 
     @property
     def eligible_tokens(self) -> int:
@@ -242,6 +257,7 @@ class PromptBuilder:
             answer_prefix_len,
             tuple(texts),
             rules=rules,
+            documents=_documents(messages, segments),
         )
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
@@ -421,6 +437,16 @@ class PairPrompts:
 
 
 Prompts = PromptBuilder | PairPrompts
+
+
+def _documents(messages: Sequence[Message], segments: Sequence[Segment]) -> DocumentsRead | None:
+    """The documents in a prompt."""
+    tokens, names = 0, dict[str, None]()
+    for segment in segments:
+        if segment.message is not None and segment.document is not None:
+            tokens += segment.end - segment.start
+            names[messages[segment.message].in_prompt[segment.document].name] = None
+    return DocumentsRead.of(names, tokens, tokens) if tokens else None
 
 
 def _is_kept(part: _PromptPart) -> bool:

@@ -55,7 +55,8 @@ _Found = dict[str, tuple[float, NDArray[np.int64]]]
 Progress = Callable[[int], None]
 """Called with how many files are indexed. Raises to cancel."""
 RankProgress = Callable[[int, int], None]
-"""Called with how many of how many files are compared with the question. Raises to cancel."""
+"""Called with how many of how many pieces of the best pages are compared with the question. Raises
+to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +207,8 @@ class FileIndex:
     ) -> NDArray[np.float64]:
         """How near each page's best piece is to the question in meaning (n,)."""
         texts = list(dict.fromkeys(page.text for page in pages))
-        files = len({page.document for page in pages})
-
-        def on_pieces(done: int, total: int) -> None:
-            progress(files * done // total, files)
-
-        asked = encoder.encode_questions(questions_in(question), on_pieces)
-        found = encoder.encode_texts(texts, on_pieces, remember=False)
+        asked = encoder.encode_questions(questions_in(question), lambda done, total: None)
+        found = encoder.encode_texts(texts, progress, remember=False)
         best = {
             text: max(float((pieces.vectors @ vector).max()) for vector in asked)
             for text, pieces in zip(texts, found, strict=True)

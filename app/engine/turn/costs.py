@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.engine.backend.blas import matrix_rate
 from app.engine.backend.machine_record import MachineRecord
 from app.engine.model.loader import LoadedModel, ModelPair
-from app.engine.model.text_encoder import ENCODER_OPERATIONS
+from app.engine.model.text_encoder import TextEncoder, english_encoder
 from app.engine.progress import ScoringPart
 from app.engine.scorers.attention import LOOKAHEAD
 from app.engine.scorers.choice import choose_scorer
@@ -39,27 +39,24 @@ MIN_ANSWERS = 8
 
 TOKENISE_SECONDS = 1e-5
 """Seconds to tokenise a token in the sandbox."""
-SMALL_MATRICES = 2.0
-"""Slowdown of the encoder's operations, which have small matrices (measured: 1.4 to 2)."""
 
 
-def first_costs(pair: ModelPair) -> Costs:
-    """Estimate all costs before any turn was timed."""
+def first_costs(pair: ModelPair, folder: Path | None = None) -> Costs:
+    """Estimate all costs before any turn was timed. What has to be measured for that is stored in
+    `folder`."""
     target, draft = pair.target, pair.draft
     step, per_token = _speed(target)
-    rate = 2 * target.info.parameters / per_token if target.info.parameters else matrix_rate()
-    encoding = SMALL_MATRICES * pair.encoder_operations / rate
-    quoting = SMALL_MATRICES * ENCODER_OPERATIONS / rate if pair.only_quotes else 0.0
+    built_in = draft is None or ScoringPart.BUILT_IN in choose_scorer(pair, 0).parts
+    encoding = _encoder_speed(pair.encoder, folder) if built_in else 0.0
+    quoting = _encoder_speed(None, folder) if pair.only_quotes else 0.0
     full = LinearCost(step, TOKENISE_SECONDS + quoting)
     read = LinearCost(0.0, per_token, per_token * attention_ratio(target))
     if draft is None:
         sparse = LinearCost(step, full.per_token + encoding)
         return Costs(read, FREE, full, sparse)
     draft_step, by_draft = _speed(draft)
-    scoring = by_draft
     # The search for a quotation is timed as a part of scoring, too.
-    if pair.only_quotes or ScoringPart.BUILT_IN in choose_scorer(pair, 0).parts:
-        scoring += encoding
+    scoring = by_draft + encoding + quoting
     sparse = LinearCost(step + LOOKAHEAD * draft_step, TOKENISE_SECONDS)
     score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))
     return Costs(read, score, full, sparse)
@@ -68,6 +65,23 @@ def first_costs(pair: ModelPair) -> Costs:
 def attention_ratio(model: LoadedModel) -> float:
     """Seconds to attend to one cached token, as a fraction of a token's seconds in the weights."""
     return model.attention_cost_ratio * model.step.backend.attention_slowdown
+
+
+def _encoder_speed(encoder: TextEncoder | None, folder: Path | None) -> float:
+    """Seconds to encode a token of a text. Without an encoder, by the built-in English one."""
+    name = "english" if encoder is None else encoder.fingerprint
+    record = MachineRecord(folder, "encoder", name)
+    known = record.read(lambda stored: _plausible(stored["seconds_per_token"]))
+    if known is None:
+        known = (encoder or english_encoder()).seconds_per_token
+        record.write({"seconds_per_token": known})
+    return known
+
+
+def _plausible(seconds: Any) -> float:
+    if not 0 < float(seconds) < 1e6:
+        raise ValueError("not a plausible timing")
+    return float(seconds)
 
 
 def _speed(model: LoadedModel) -> tuple[float, float]:
@@ -90,7 +104,7 @@ class PairCosts:
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
         self._has_draft = draft is not None
-        self._first = first_costs(pair)
+        self._first = first_costs(pair, folder)
         self._ratios = attention_ratio(pair.target), attention_ratio(draft) if draft else 0.0
         prints = pair.target.fingerprint, pair.draft_fingerprint
         self._record = MachineRecord(folder, "costs", *prints)
@@ -134,9 +148,9 @@ def _parse(stored: Any) -> _Stored:
 
 def _parse_timing(part: Any, tokens: Any, before: Any, max_context: Any, seconds: Any) -> Timing:
     counts = int(tokens), int(before), int(max_context)
-    if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
+    if not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("not a plausible timing")
-    return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
+    return Timing(CostTerm(part), AttentionWork(*counts), _plausible(seconds))
 
 
 def _plain(stored: _Stored) -> dict[str, Any]:

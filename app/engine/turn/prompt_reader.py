@@ -50,6 +50,8 @@ class PromptReader:
         costs: Costs = UNKNOWN_COSTS,
     ) -> None:
         self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
+        self.reused = np.zeros(0, np.int64)
+        """Positions of the tokens that were cached before the turn and are used again."""
         self.work: dict[CostTerm, AttentionWork] = {}
         """Attention work of draft and target in this turn; the cost model learns from it."""
         self.keep = ask.expected_keep
@@ -75,7 +77,7 @@ class PromptReader:
         ids, target = prompt.ids, self._target
         start = target.rewind(min(target.common_prefix_len(ids[:-1]), target.dense_prefix_len))
         target.set_retain_all(False)
-        self.reused_tokens = start
+        self._reuse()
         self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
 
     def read_sparse(self, prompt: Prompt, scorer: Scorer) -> None:
@@ -109,7 +111,7 @@ class PromptReader:
             else:  # a recurrent state cannot take up a token before those it has read
                 target.rewind(int(missing[0]))
             missing = target.uncached(selected)
-        self.reused_tokens = int(target.cached.sum())
+        self._reuse()
         self.recalled_tokens = skipped
         target.set_retain_all(True)
         self._prefill(prompt, missing)
@@ -155,13 +157,18 @@ class PromptReader:
         skipped stay skipped."""
         target, last = self._target, len(prompt.ids) - 1
         start = target.rewind(start)
-        self.reused_tokens = int(target.cached.sum())
+        self._reuse()
         self._prefill(prompt, np.arange(start, last, dtype=np.int32))
         set_next_position(target.cache, last)
 
     def preview_selection(self, prompt: Prompt, scorer: Scorer) -> None:
         """Show what a sparse read would select if nothing were cached. Used by dense turns."""
         self._select(self._score(prompt, scorer))
+
+    def _reuse(self) -> None:
+        """Note what is cached before the turn reads more."""
+        self.reused = np.flatnonzero(self._target.cached)
+        self.reused_tokens = len(self.reused)
 
     def _score(self, prompt: Prompt, scorer: Scorer) -> ScoredPrompt:
         """Score the prompt as if nothing were cached. If the last turn scored the same prompt, its

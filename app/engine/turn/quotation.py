@@ -20,6 +20,8 @@ from app.engine.model.text_encoder import OnPieces, TextEncoder, english_encoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.engine.scorers.scorer import rarity
+from app.engine.turn.counting import counted
+from app.estimate.guard import asks_for_every_token
 from app.protocol.prompt import Message
 from app.util.places import place_of
 from app.util.prose import keeps_lines
@@ -39,8 +41,8 @@ none, and hardly loses a right one."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
-    "No passage of the document seems to be about this. This demo model can only quote; a real"
-    " model answers in its own words."
+    "I found no passage to quote for this. This demo model can only quote, and may have missed one;"
+    " a real model answers in its own words."
 )
 """Written instead of a quote."""
 PASSAGES_FOUND = (
@@ -48,6 +50,11 @@ PASSAGES_FOUND = (
     " the question. It can only quote; a real model answers in its own words."
 )
 """Written before the candidates."""
+CANNOT_COUNT = (
+    "This demo model can only quote: it cannot count, list or compare. A real model can. These"
+    " passages are the nearest."
+)
+"""Written before them if the question needs the whole text."""
 MIN_WORDS = 5
 """Units with fewer words are never chosen."""
 MAX_HEADINGS = 4
@@ -118,6 +125,8 @@ class Found:
 
     quotes: tuple[Quote, ...] = ()
     similarity: float = -1.0
+    only_nearest: bool = False
+    """None of them can answer the question, which needs the whole text."""
 
     @property
     def lead(self) -> float:
@@ -128,6 +137,8 @@ class Found:
     @property
     def answers(self) -> bool:
         """Whether the first passage is given as the answer."""
+        if self.only_nearest:
+            return False
         return self.similarity >= ANSWER_SIMILARITY and self.lead >= MIN_LEAD
 
     @property
@@ -144,7 +155,14 @@ def quote(
     """The prompt with the passages that are quoted pinned, and the answer: the passage that answers
     the question, or else the nearest passages with their lines, or `NOTHING_FOUND`. Raises what
     `on_pieces` raises."""
+    every = dict.fromkeys(document for each in messages for document in each.documents)
+    files = [each for each in every if not each.name.endswith("/")]
+    if (count := counted(question, files)) is not None:
+        return prompt, count
     found = find_quotes(prompt.texts, question, english_encoder(), on_pieces)
+    needs_all = asks_for_every_token(question) is not None and not asks_for_overview(question)
+    if needs_all:
+        found = replace(found, only_nearest=True)
     pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
     return replace(prompt, user_pins=pins), _answer(found, messages)
 
@@ -154,7 +172,7 @@ def _answer(found: Found, messages: Sequence[Message]) -> str:
         return NOTHING_FOUND
     if found.answers:
         return found.shown[0].text
-    parts = [PASSAGES_FOUND]
+    parts = [CANNOT_COUNT if found.only_nearest else PASSAGES_FOUND]
     for number, each in enumerate(found.shown, 1):
         parts += [f"{number}. {_place(each, messages)}:", each.text]
     return "\n\n".join(parts)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from app.engine.model.prompt import Prompt, Prompts
 from app.engine.model.text_encoder import TextEncoder, built_in_encoder
-from app.engine.scorers.file_index import FileIndex, Page, RankedPage
+from app.engine.scorers.file_index import CANDIDATES, PAGE, FileIndex, Page, RankedPage
 from app.protocol.events import RankedFile
 from app.protocol.options import (
     MAX_RETRIEVED,
@@ -30,6 +31,7 @@ from app.protocol.prompt import (
     RetrievedPart,
     Role,
 )
+from app.protocol.stats import DocumentsRead
 from app.sandbox.process import Check
 
 SAMPLES, SAMPLE_LENGTH = 48, 2000
@@ -44,10 +46,14 @@ MAX_RANKED = 50
 """Maximum number of files that are reported although they were not chosen."""
 MIN_NAME = 4
 """Shorter file names in a question do not count as a mention of the file."""
+COMPARING = 200
+"""Comparing a character with the question takes this many times as long as indexing it."""
 INDEXES = 2
 """Number of indexes that are kept in memory."""
 
 Build = Callable[[tuple[Message, ...]], Prompt]
+OnProgress = Callable[[int, int], None]
+"""Called with how much of the work is done, and all of it. Raises to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,6 @@ class RetrievedPrompt:
     messages: tuple[Message, ...]
     parts: tuple[RetrievedPart, ...] | None = None
     ranked: tuple[RankedFile, ...] = ()
-    total_files: int = 0
     room: int = 0
 
 
@@ -85,33 +90,34 @@ class Retriever:
         messages: tuple[Message, ...],
         files: FileChoice,
         answer_tokens: int,
-        on_files: Callable[[int, int], None],
+        on_progress: OnProgress,
     ) -> RetrievedPrompt:
         """Build the prompt; first choose parts for the last question if the documents exceed the
-        context or were chosen before. `answer_tokens` are reserved for the answer. `on_files(done,
-        total)` reports the files indexed, then the candidates compared with the question. Raises
-        PromptError, and what `check` and `on_files` raise."""
+        context or were chosen before. `answer_tokens` are reserved for the answer. Raises
+        PromptError, and what `check` and `on_progress` raise."""
         asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
+        documents = [document for i in asked for document in messages[i].documents]
         if not self._context or not asked or messages[asked[-1]].plain:
             return RetrievedPrompt(self._build(messages), messages)
         room = min(answer_tokens, max(self._context // 8, 1))
-        if all(messages[i].retrieved is None for i in asked):
-            documents = [document for i in asked for document in messages[i].documents]
-            if not documents or self.estimate(documents) <= FAR_TOO_LONG * self._context:
-                prompt = self._build(messages)
-                if not documents or len(prompt.ids) + room <= self._context:
-                    return RetrievedPrompt(prompt, messages)
+        if all(messages[i].retrieved is None for i in asked) and (
+            not documents or self.estimate(documents) <= FAR_TOO_LONG * self._context
+        ):
+            prompt = self._build(messages)
+            if not documents or len(prompt.ids) + room <= self._context:
+                return RetrievedPrompt(prompt, messages)
         bare = tuple(replace(each, retrieved=()) for each in messages)
         without = self._build(bare)
         left = self._context - room - len(without.ids)
         if left <= 0:  # too long even without documents; the turn will report it
             return RetrievedPrompt(without, bare)
+        every = tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
         kept, used = self._keep_earlier(messages, asked, left)
         last = messages[asked[-1]]
         if last.retrieved is not None:
             kept[asked[-1]] = last.retrieved
-            return self._retrieval(_with(bare, kept))
-        return self._choose(messages, bare, kept, asked, files, left, used, on_files)
+            return self._retrieval(_with(bare, kept), every)
+        return self._choose(messages, bare, every, kept, asked, files, left, used, on_progress)
 
     def is_far_too_long(self, documents: Sequence[Document]) -> bool:
         """Whether documents exceed the context so far that they should not be tokenised, which
@@ -167,42 +173,49 @@ class Retriever:
         self,
         messages: tuple[Message, ...],
         bare: tuple[Message, ...],
+        every: tuple[Document, ...],
         kept: dict[int, tuple[Document, ...]],
         asked: Sequence[int],
         files: FileChoice,
         left: int,
         used: int,
-        on_files: Callable[[int, int], None],
+        on_progress: OnProgress,
     ) -> RetrievedPrompt:
-        every = tuple(
-            dict.fromkeys(
-                document
-                for index in asked
-                for document in messages[index].documents
-                if not document.name.endswith("/")
-            )
-        )
-        index = index_of(every, lambda done: on_files(done, len(every)))
-        on_files(len(every), len(every))
+        compared = COMPARING * min(sum(len(each.text) for each in every), CANDIDATES * PAGE)
+        lengths = [0, *accumulate(len(each.text) for each in every)]
+        total = lengths[-1] + compared
+        index = index_of(every, lambda done: on_progress(lengths[done], total))
         texts = [messages[i].text for i in asked]
         present = {_place(each) for brought in kept.values() for each in brought}
         allowed = {each for each in every if each.name not in files.never}
         earlier = texts[-2] if len(texts) > 1 else ""
         encoder = self._encoder or built_in_encoder(texts[-1], [each.text for each in every])
-        ranked = index.rank(texts[-1], earlier, allowed, encoder, on_files)
+        ranked = index.rank(
+            texts[-1],
+            earlier,
+            allowed,
+            encoder,
+            lambda done, pieces: on_progress(lengths[-1] + compared * done // pieces, total),
+        )
+        on_progress(total, total)
         ranked = [each for each in ranked if not _is_in(each.page, present)]
         room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
         wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)
         parts = self._fill(wanted, ranked, room, int((1 - MIN_SHARE / 2) * (left - used)))
         kept[asked[-1]] = tuple(part.document for part in parts)
         chosen = {part.document.name for part in parts}
-        fitted = self._retrieval(_with(bare, kept))
-        return replace(
-            fitted, parts=parts, ranked=_others(ranked, chosen), total_files=len(every), room=room
-        )
+        fitted = self._retrieval(_with(bare, kept), every)
+        return replace(fitted, parts=parts, ranked=_others(ranked, chosen), room=room)
 
-    def _retrieval(self, messages: tuple[Message, ...]) -> RetrievedPrompt:
-        return RetrievedPrompt(self._build(messages), messages)
+    def _retrieval(
+        self, messages: tuple[Message, ...], every: Sequence[Document]
+    ) -> RetrievedPrompt:
+        """The prompt with the chosen parts of `every` document."""
+        prompt = self._build(messages)
+        chosen = 0 if prompt.documents is None else prompt.documents.chosen
+        tokens = max(self.estimate(every), chosen)
+        whole = DocumentsRead.of((each.name for each in every), tokens, chosen)
+        return RetrievedPrompt(replace(prompt, documents=whole), messages)
 
     @staticmethod
     def _wanted(

@@ -55,12 +55,20 @@ from app.protocol.events import (
     PhaseProgress,
     Planned,
     Retrieved,
+    Retrieving,
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
 from app.protocol.reasons import FailureKind, Reason, ReasonCode, too_long
-from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.stats import (
+    DocumentsRead,
+    FinishReason,
+    Phase,
+    PhaseTime,
+    Reading,
+    Statistics,
+)
 
 
 class Turn:
@@ -239,14 +247,17 @@ class Turn:
         typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
         if retriever.is_far_too_long(typed):
             raise self._too_long(retriever.estimate(typed), estimated=True)
-        reports: dict[int, Callable[[int], None]] = {}
+        report: Callable[[int], None] | None = None
 
-        def on_files(done: int, total: int) -> None:
-            if total not in reports:
-                reports[total] = clock.report(Phase.RETRIEVE, total)
-            reports[total](done)
+        def on_progress(done: int, total: int) -> None:
+            nonlocal report
+            if report is None:
+                names = (document.name for each in ask.messages for document in each.documents)
+                self._emit(Retrieving(clock.turn, DocumentsRead.of(dict.fromkeys(names), 0, 0)))
+                report = clock.report(Phase.RETRIEVE, total)
+            report(done)
 
-        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_files)
+        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_progress)
         chosen = found.parts is not None
         clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
         self._ask = replace(ask, messages=found.messages)
@@ -254,11 +265,9 @@ class Turn:
             self._pair.reported_rules.add(rule)
             reason = Reason(ReasonCode.TEMPLATE_RULE, {"rule": str(rule)})
             self._emit(EngineWarning(reason, ask.conversation))
-        if found.parts is not None:
-            event = Retrieved(
-                self._clock.turn, found.parts, found.ranked, found.total_files, found.room
-            )
-            self._emit(event)
+        if found.parts is not None and (whole := found.prompt.documents) is not None:
+            turn = self._clock.turn
+            self._emit(Retrieved(turn, found.parts, found.ranked, whole, found.room))
         return found.prompt
 
     def _mid_answer_recall(
@@ -374,9 +383,11 @@ class Turn:
         expected, dense_only = estimate.predict_ttft(self._costs), self._pair.dense_only
         self._resume_from = self._reader.resume_position(prompt)
         if self._resume_from is None:
-            plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
+            quotes = self._pair.only_quotes
+            plan = planner.plan(self._ask, eligible, dense_only, expected, cached, quotes)
             plan = self._fit_to_memory(plan, estimate)
-            if (lacking := planner.parts_only(self._ask)) is not None:
+            lacking = None if quotes else planner.parts_only(self._ask)
+            if lacking is not None:
                 plan = replace(plan, reasons=(*plan.reasons, lacking), guard=lacking)
             if self._ask.keep_ratio == AUTO_KEEP:
                 self._reader.max_keep = estimate.max_keep(self._costs, self._clock.waited)
@@ -407,6 +418,9 @@ class Turn:
                 guard=plan.guard,
                 ttft=self._since_sent(expected.for_reading(chosen_reading)),
                 ttft_alternative=self._since_sent(expected.for_reading(other)),
+                documents=prompt.documents_read(
+                    np.arange(total if plan.reading is Reading.DENSE else 0)
+                ),
             )
         )
         return plan
@@ -548,4 +562,7 @@ class Turn:
             accepted_tokens=self._decoder.accepted,
             verified_steps=self._decoder.verified_steps,
             plain_rate=self._pair.target.gate.plain_rate,
+            documents=self._prompt.documents_read(
+                np.flatnonzero(self._cache.target.cached), self._reader.reused
+            ),
         )

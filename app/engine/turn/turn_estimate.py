@@ -186,8 +186,8 @@ class TurnEstimate:
             return costs
         if not self.scorer.parts:
             return replace(costs, draft=replace(draft, per_token=0.0))
-        scorers = self._scorers(True)
-        ratio = sum(scorers.values()) / scorers[ScoringPart.DRAFT]
+        scorers, timed = self._scorers(True), {ScoringPart.QUOTATION, *usual.parts}
+        ratio = sum(scorers.values()) / sum(scorers[part] for part in timed & scorers.keys())
         return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
 
     def _draft_work(self) -> AttentionWork:

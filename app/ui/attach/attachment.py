@@ -88,15 +88,19 @@ class Attachment:
 
     @property
     def skipped_text(self) -> str:
-        """`12 skipped`, `12 and the rest skipped (limit 5,000 files)`, or empty."""
+        """`12 skipped`, `the rest not read (limit 5,000 files), 12 skipped`, or empty."""
         listed = sum(not each.rest and not each.pages for each in self.skipped)
         pages = sum(each.pages for each in self.skipped if not each.rest)
-        limits = [each.limit for each in self.skipped if each.limit]
         what = [f"{listed:,}"] if listed else []
         what += [formatting.plural(pages, "page")] if pages else []
-        what += ["the rest"] if limits else []
-        limit = f" (limit {limits[0]})" if limits else ""
-        return f"{' and '.join(what)} skipped{limit}" if what else ""
+        rest = f"the rest not read (limit {self.limit})" if self.limit else ""
+        skipped = f"{' and '.join(what)} skipped" if what else ""
+        return ", ".join(filter(None, (rest, skipped)))
+
+    @property
+    def limit(self) -> str:
+        """The limit that kept the rest from being read, such as `5,000 files`, or empty."""
+        return next((each.limit for each in self.skipped if each.limit), "")
 
     @property
     def doubt_text(self) -> str:

@@ -6,7 +6,8 @@ gets exactly what was attached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,12 +21,16 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.ingest.records import Changes, SkipReason
+from app.ingest.records import REASON_TEXTS, Changes, Skipped, SkipReason
 from app.ui.attach.attachment import Attachment, FileJob, next_paste_number, paste_attachment
 from app.ui.text import HangingLines, hanging_indent
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
+MAX_ALONE = 10
+"""More files with the same reason are listed together."""
+MAX_NAMED = 3
+"""Number of these that are named."""
 MAX_LISTED = 500
 """Maximum number of sentences of each kind that are listed; the others are counted."""
 DOT = Content.styled("· ", "$ink-dim")
@@ -91,10 +96,9 @@ def lines(item: Attachment | Changes) -> list[Content]:
     else:
         read = formatting.plural(len(item.texts), "file")
         facts = f"{read} read, {item.skipped_text or '0 skipped'}"
-        skipped = sorted(item.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
         groups = [
             item.changes.sentences if item.changes else [],
-            [each.sentence for each in skipped],
+            [*_skipped(item.skipped)],
             [each.sentence for each in item.doubtful],
         ]
     found = [Content.styled(f"{sanitize_line(item.name)}  {facts}", "bold $accent")]
@@ -104,6 +108,21 @@ def lines(item: Attachment | Changes) -> list[Content]:
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found
+
+
+def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
+    """A sentence for each, but one for many files with the same reason."""
+    of_reason = Counter(each.reason for each in skipped if not each.rest and not each.pages)
+    named: dict[SkipReason, list[str]] = {}
+    for each in sorted(skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED)):
+        if each.rest or each.pages or of_reason[each.reason] <= MAX_ALONE:
+            yield each.sentence
+        else:
+            named.setdefault(each.reason, []).append(each.path)
+    for reason, paths in named.items():
+        label, advice = REASON_TEXTS[reason][0], REASON_TEXTS[reason][2]
+        others = f" and {len(paths) - MAX_NAMED:,} more"
+        yield f"{len(paths):,} {label}: {', '.join(paths[:MAX_NAMED])}{others} ({advice})."
 
 
 Item = Attachment | FileJob
@@ -179,16 +198,18 @@ class Chip(Widget, can_focus=True):
     def render(self) -> Content:
         """If it is narrow, the name is shortened first, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
-        mark, facts, remarks = "◌ ", "", list[str]()
+        mark, remarks, facts = "◌ ", list[str](), [""]
         if isinstance(item, Attachment):
-            mark, facts, remarks = "▣ ", item.facts, [item.skipped_text, item.doubt_text]
+            mark, remarks, facts = "▣ ", [item.skipped_text, item.doubt_text], [item.facts]
+            if item.limit:  # what is missing comes first
+                facts = [remarks.pop(0), *facts]
         elif isinstance(item, FileJob):
-            facts = item.facts
+            facts = [item.facts]
         else:
             mark = "↻ "
         tail = Content.assemble(
             (f" · {_said(self.changes)}" if self.changes else "", "bold $accent"),
-            (f" · {facts}" if facts else "", "$accent"),
+            *((f" · {each}", "$accent") for each in facts if each),
             *(f" · {each}" for each in remarks if each),
         )
         available = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)

@@ -33,11 +33,11 @@ from app.ui.chat.composer import DISK_SECONDS, Composer
 from app.ui.completion import typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
+from app.util.extras import install_command
 
 WATCH_SECONDS = 5.0
 MIN_PAUSE = 10.0
 """Minimum pause after a check, as a multiple of the time that it took."""
-NO_OCR = "No text recognition is installed: install specchat with its extra `ocr`."
 RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
 
 
@@ -112,7 +112,7 @@ class AttachmentReader:
         elif document.origin is None:
             self._composer.notice.show(f"Attach '{item.name}' again to recognise its text.")
         elif not await in_background(installed_recogniser):
-            self._composer.notice.show(NO_OCR)
+            self._composer.notice.show(f"No text recognition is installed: {install_ocr()}.")
         elif item in chips.attached:
             path, limits = read_again_path(document), self._settings_file.settings.limits()
             job = FileJob(path, typed_path(path), replace(limits, ocr=True), item)
@@ -174,7 +174,7 @@ class AttachmentReader:
             return
         except UserError as error:
             if not await self._recognises(job, error):
-                self._failed(job, error)
+                self._failed(job, await _with_ocr_advice(error))
             return
         offers_ocr = new.has_pictures and not job.limits.ocr
         offers_ocr = offers_ocr and bool(await in_background(installed_recogniser))
@@ -443,6 +443,19 @@ class AttachmentReader:
             if tokens is not None and counter is self._counter and each.documents is documents:
                 known = replace(each, tokens=tokens, tokens_estimated=estimated)
                 chips.replace(each, known)
+
+
+async def _with_ocr_advice(error: UserError) -> UserError:
+    """An error about pictures, with how to install text recognition if there is none."""
+    reason = error.reason if isinstance(error, IngestError) else None
+    installed = await in_background(installed_recogniser)
+    if reason not in RECOGNISABLE or installed:
+        return error
+    return UserError(error.problem, install_ocr())
+
+
+def install_ocr() -> str:
+    return f"to recognise it, run `{install_command('ocr')}` and attach it again"
 
 
 def path_and_name(document: Document) -> tuple[str, str]:

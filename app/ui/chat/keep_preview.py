@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from app.chat import reading_words
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
 from app.protocol.citations import Citation
@@ -23,7 +24,6 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.panel import would_read
 from app.ui.transcript.transcript import Transcript
-from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ui.spans.passages import ReadDocument
@@ -113,8 +113,21 @@ class KeepPreview:
             self._preview(self._slider.keep)
 
     def _preview(self, keep: float) -> None:
-        self._begin(self._chosen or self._open_chats.shown.conversation.last)
+        turn = self._chosen or self._open_chats.shown.conversation.last
+        self._begin(turn)
         self.move(keep)
+        if self._turn is None and turn is not None:
+            self._show_last(turn.progress)
+
+    def _show_last(self, progress: TurnProgress) -> None:
+        """What was read for an answer whose scores the engine no longer has."""
+        if progress.statistics is None:
+            return
+        if progress.reading is Reading.SPARSE:
+            self._slider.settle(progress.keep)
+        self._slider.effect = (
+            f"read {reading_words.read_amount(progress.statistics)} for this answer"
+        )
 
     def on_selected(self, selected: Selected) -> None:
         """A selection for a finished turn. After `end` it is ignored."""
@@ -170,9 +183,6 @@ def _reading_status(progress: TurnProgress) -> str:
     """What a turn does with the documents; empty once it has ended."""
     if progress.finished:
         return ""
-    if progress.reading is Reading.DENSE:
-        return "reading everything"
-    if progress.selected is None:
+    if progress.selected is None and progress.reading is not Reading.DENSE:
         return "still choosing what to read"
-    read, total = progress.selected.selected_tokens, progress.selected.prompt_tokens
-    return f"reading {formatting.percent(read / max(total, 1))}"
+    return f"reading {reading_words.share_read(progress)}"

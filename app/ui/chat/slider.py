@@ -101,7 +101,7 @@ class KeepSlider(Widget, can_focus=True):
         width = self.content_size.width
         first = Content.assemble(
             ("keep ", "bold"),
-            keep_bar(self.value / 100, max(10, width // 3)),
+            keep_bar(self.value / 100, max(10, width // 5)),
             (f" {formatting.percent(self.value / 100)}", "bold"),
             (f"   {self.effect}" if self.effect else "", "$accent"),
         )

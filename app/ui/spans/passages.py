@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from app.chat.turn_progress import TurnProgress
 from app.protocol.citations import Citation, Citations
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Origin, Segment, Span, SpanReason, SpanText
-from app.protocol.stats import Reading
+from app.protocol.stats import DocumentsRead, Reading
 from app.store.records import DocumentHit
 from app.util.places import Place, place_of
 
@@ -73,6 +74,8 @@ class ReadDocument:
     origin: Origin | None = None
     within: tuple[str, int] | None = field(default=None, repr=False)
     """If this is a retrieved part: the whole text of its file, and where the part starts in it."""
+    read_of_file: float | None = None
+    """The fraction of its whole file that was read; None: that of `text`."""
 
     @property
     def title(self) -> str:
@@ -107,9 +110,15 @@ class ReadDocument:
         return max(scores, default=-1.0)
 
     @property
+    def characters_read(self) -> int:
+        return sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
+
+    @property
     def read_fraction(self) -> float:
-        read = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
-        return read / len(self.text) if self.text else 1.0
+        """The fraction of its file that was read."""
+        if self.read_of_file is not None:
+            return self.read_of_file
+        return self.characters_read / len(self.text) if self.text else 1.0
 
     def is_read(self, start: int, end: int) -> bool:
         """Whether all of these characters were read."""
@@ -199,13 +208,31 @@ def read_documents(
             document.within,
         )
 
-    return [
+    found = [
         read_document((message, number), document)
         for message, documents in enumerate(messages)
         if in_prompt is None or message in in_prompt
         for number, document in enumerate(documents)
         if document.text
     ]
+    whole = progress.documents
+    if selected is not None and selected is not progress.selected:
+        whole = selected.documents
+    return _with_fractions(found, whole)
+
+
+def _with_fractions(
+    documents: Sequence[ReadDocument], whole: DocumentsRead | None
+) -> list[ReadDocument]:
+    """The documents with the fraction of their files that was read: of the only file the one that
+    the answer's line says, in tokens; of one of several files in characters of all its parts."""
+    if whole is not None and whole.files == 1:
+        return [replace(each, read_of_file=whole.fraction) for each in documents]
+    read, length = Counter[str](), dict[str, int]()
+    for each in documents:
+        read[each.name] += each.characters_read
+        length[each.name] = len(each.text if each.within is None else each.within[0])
+    return [replace(each, read_of_file=read[each.name] / length[each.name]) for each in documents]
 
 
 def _cited_ranges(
@@ -309,12 +336,6 @@ class Collection:
     @property
     def passages(self) -> int:
         return len(self._read)
-
-    @property
-    def read_fraction(self) -> float:
-        total = sum(len(document.text) for document in self.documents)
-        read = sum(document.read_fraction * len(document.text) for document in self.documents)
-        return read / total if total else 1.0
 
     def passage_number(self, position: Position) -> int | None:
         """The number of the passage among those that were read, from 1; None if it was not."""

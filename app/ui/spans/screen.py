@@ -144,11 +144,7 @@ class DocumentsScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         count = formatting.plural(len(self._collection), "document")
-        fraction = formatting.percent(self._collection.read_fraction)
-        heading = Content.assemble(
-            (f"{count}, the most important first", "bold $accent"),
-            (f" · read {fraction} in total", "$ink-dim"),
-        )
+        heading = Content.styled(f"{count}, the most important first", "bold $accent")
         with Vertical(id="documents"):
             yield Static(heading)
             yield self.list

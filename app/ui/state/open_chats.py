@@ -128,7 +128,7 @@ class OpenChats:
         """Whether everything up to the end of this turn is cached, so that skipping saves
         nothing."""
         cached = self.cached_stats(turn)
-        return cached is not None and cached.eligible_tokens > 0 and cached.read_fraction == 1.0
+        return cached is not None and cached.eligible_tokens > 0 and cached.prompt_fraction == 1.0
 
     # -------------------------------------------------------------------------- the queue
 

@@ -13,7 +13,7 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.chat import heatmap, wording
+from app.chat import heatmap, reading_words, wording
 from app.chat.turn_progress import PhaseStatus, TurnProgress
 from app.protocol.events import Selected
 from app.protocol.stats import Phase, Reading
@@ -70,11 +70,20 @@ def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[st
     if state.statistics is None or not state.statistics.ttft:
         when = "" if state.has_text else " before the first word"
         return Content.assemble(mark, (f"■ stopped{when}", DIM), (after, DIM))
-    line = Content.assemble(mark, (wording.reading_line(state.statistics), "bold"))
-    keys = list(hints)
-    while keys and line.cell_length + 2 + len(" · ".join(keys)) > view.width:
-        del keys[0]
-    return spread(line, Content.styled(" · ".join(keys), DIM), view.width) if keys else line
+    some = [" · ".join(hints[at:]) for at in range(len(hints))]
+    lines = [Content(each) for each in reading_words.reading_lines(state.statistics)]
+    tries = [(line, keys) for line in lines for keys in some] + [(line, "") for line in lines]
+    room = view.width - len(mark[0])
+    said, keys = next(
+        (
+            (line, keys)
+            for line, keys in tries
+            if line.cell_length + (2 + len(keys) if keys else 0) <= room
+        ),
+        tries[-1],
+    )
+    line = Content.assemble(mark, said.stylize("bold"))
+    return spread(line, Content.styled(keys, DIM), view.width) if keys else line
 
 
 def _activity(state: TurnProgress, view: Viewport) -> Content:
@@ -103,28 +112,18 @@ def _doing(state: TurnProgress) -> str:
     phase = state.latest_phase
     if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
         phase = Phase.DECODE
-    return wording.activity(phase, state.reading, _share(state))
-
-
-def _share(state: TurnProgress) -> float | None:
-    """The fraction of the prompt that is read, once it is known."""
-    if state.reading is Reading.DENSE:
-        return 1.0
-    selected = state.selected
-    return None if selected is None else selected.selected_tokens / selected.prompt_tokens
+    return reading_words.activity(phase, state)
 
 
 def _amount(state: TurnProgress) -> str:
     """The progress of the phase or, while answering, how much was read."""
     phase = state.running_phase
-    if phase in wording.COUNTED:
-        progress = state.phases[phase]
-        done = formatting.progress(progress.done, progress.total)
-        return f" · {done} {wording.COUNTED[phase]}" if progress.total else ""
-    share = _share(state)
-    if phase is not Phase.DECODE or share is None:
+    if phase is not None and (done := reading_words.amount_done(state.phases[phase])):
+        return f" · {done}"
+    share = reading_words.share_read(state)
+    if phase is not Phase.DECODE or not share:
         return ""
-    read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
+    read = f" · {share} read"
     later = 0 if state.selected is None else len(state.selected.read_on)
     return f"{read} and {formatting.plural(later, 'more passage')}" if later else read
 
@@ -160,13 +159,13 @@ def _strips(state: TurnProgress, view: Viewport) -> list[Content]:
 
 def would_read(selected: Selected) -> str:
     """The effect of a keep on the turn that it is tried on."""
-    read, total = map(formatting.count, (selected.selected_tokens, selected.prompt_tokens))
-    auto = (
-        ""
-        if selected.auto_keep is None
-        else f"; auto selects {formatting.percent(selected.auto_keep)}"
-    )
-    return f"would read {read} of {total} tokens{auto}"
+    if selected.documents is None:
+        read = f"{selected.selected_tokens:,} of {selected.prompt_tokens:,} tokens"
+    else:
+        tokens = formatting.short_count(selected.documents.read)
+        read = f"{reading_words.share_of(selected.documents)} ({tokens} tokens)"
+    auto = "" if selected.auto_keep is None else f"; auto {formatting.percent(selected.auto_keep)}"
+    return f"would read {read}{auto}"
 
 
 def _heat(state: TurnProgress, view: Viewport) -> Content:
@@ -212,7 +211,8 @@ def _spans(state: TurnProgress, view: Viewport) -> Content:
     tried = shown is state.preview or state.would_select is not None
     label = f"keep {formatting.percent(shown.keep_ratio)}" if tried else "selected"
     everything = shown.selected_tokens >= shown.prompt_tokens
-    amount = "everything" if everything else formatting.plural(len(shown.spans), "passage")
+    passages = shown.spans if shown.documents is None else shown.texts
+    amount = "everything" if everything else formatting.plural(len(passages), "passage")
     return _row(marks, f"{label} · {amount}")
 
 
@@ -252,7 +252,7 @@ def _details(state: TurnProgress, view: Viewport) -> list[Content]:
     lines: list[Content] = []
     for label, text in _known(state):
         parts = [Content(sanitize_line(text))]
-        if label == wording.PHASES:
+        if label == reading_words.PHASES:
             parts = [_phase(state, phase) for phase in state.expected_phases()]
         lines += _detail(label, parts, view)
     return lines
@@ -262,12 +262,12 @@ def _known(state: TurnProgress) -> list[tuple[str, str]]:
     """Labels and texts from the statistics, or from the plan until there are statistics."""
     read_on = 0 if state.selected is None else len(state.selected.read_on)
     if state.statistics is not None:
-        return wording.reading_details(state.statistics, read_on)
-    rows = [(wording.PHASES, "")]
+        return reading_words.reading_details(state.statistics, read_on)
+    rows = [(reading_words.PHASES, "")]
     if state.planned is not None:
         rows.insert(0, ("Prompt", formatting.plural(state.planned.prompt_tokens, "token")))
         if state.reused_tokens:
-            rows.append(wording.reused(state.reused_tokens))
+            rows.append(reading_words.reused(state.reused_tokens))
         keep = f"sparse, keep {formatting.keep(state.keep)}"
         rows.append(("Mode", keep if state.reading is Reading.SPARSE else "in full"))
         rows.append(("Why", wording.reasons(state.planned.reasons)))
@@ -294,19 +294,16 @@ def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Conten
 
 def _phase(state: TurnProgress, phase: Phase) -> Content:
     """`✓ score 7.5K tokens 0.8 s`."""
-    name = wording.PHASE_NAMES[phase]
+    name = reading_words.PHASE_NAMES[phase]
     match state.status(phase):
         case PhaseStatus.WAITING:
             return Content.styled(f"· {name}", FAINT)
         case PhaseStatus.RUNNING:
             progress = state.phases[phase]
-            amount = f" {formatting.progress(progress.done, progress.total)}"
-            amount += f" {wording.COUNTED[phase]}" if phase in wording.COUNTED else ""
-            if phase is Phase.DECODE:
+            amount = f" {reading_words.amount_done(progress)}"
+            if phase is Phase.DECODE and progress.total:
                 amount = f" {formatting.plural(state.generated_tokens, 'token')}"
-            return Content.assemble(
-                ("▶ ", ACCENT), (name + (amount if progress.total else ""), "bold")
-            )
+            return Content.assemble(("▶ ", ACCENT), (f"{name}{amount}".rstrip(), "bold"))
         case PhaseStatus.DONE:
             return Content.assemble(("✓ ", ACCENT), (name + _result(state, phase), DIM))
         case PhaseStatus.STOPPED:
@@ -320,7 +317,7 @@ def _result(state: TurnProgress, phase: Phase) -> str:
     text, progress = "", state.phases.get(phase)
     if progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL):
         text = f" {formatting.short_count(progress.total)} tokens"
-    if state.seconds(phase) >= wording.MIN_PHASE_SECONDS:
+    if state.seconds(phase) >= reading_words.MIN_PHASE_SECONDS:
         text += f" {formatting.seconds(state.seconds(phase))}"
     return text
 

@@ -11,7 +11,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.chat import wording
+from app.chat import reading_words, wording
 from app.chat.citations import Footnote, marked, with_footnotes
 from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
@@ -295,7 +295,7 @@ def _ending_text(turn: Turn) -> Content | None:
         return Content.styled(f"■ cut off{at} (limit: Max tokens in F2)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
-    if unsure := wording.unsure_note(turn.statistics):
+    if unsure := reading_words.unsure_note(turn.statistics):
         return Content.styled(f"≈ {unsure} · ^R reads in full", "$ink-dim")
     if turn.guard is not None and turn.state is TurnState.DONE:
         return Content.styled(sanitize_line(wording.reason(turn.guard)), "$ink-dim")

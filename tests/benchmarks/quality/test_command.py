@@ -187,7 +187,7 @@ def test_report_and_json_are_written(reader: Reader, tmp_path: Path) -> None:
     arguments = [*SHORT, "--auto", "--report", str(report), "--json", str(data)]
     assert run(arguments) == 0
     text = report.read_text()
-    assert "embedded with its draft" in text
+    assert "demo model with demo draft" in text
     assert " cores, " in text
     content = json.loads(data.read_text())
     assert len(content["records"]) == 3 * 4

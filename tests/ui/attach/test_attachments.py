@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.geometry import Size
 from textual.pilot import Pilot
 
 from app.errors import UserError
@@ -35,7 +36,7 @@ from app.ui.attach.attachment import (
     to_notes,
     with_notes,
 )
-from app.ui.attach.chips import Chip, SkippedScreen
+from app.ui.attach.chips import Chip, SkippedScreen, lines
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_ocr import fake_rapidocr
@@ -243,12 +244,34 @@ def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> Non
     limits = replace(Settings().limits(), files=2)
     (read_result,) = read([str(tmp_path / "docs")], limits=limits).results
     folder = replace(make_attachment(read_result.documents), skipped=read_result.skipped)
-    assert folder.skipped_text == "1 and the rest skipped (limit 2 files)"
+    assert folder.skipped_text == "the rest not read (limit 2 files), 1 skipped"
     assert read_result.skipped_summary == "1: 1 binary, and the rest (limit 2 files)"
     (restored,) = with_notes([make_attachment(read_result.documents)], to_notes([folder]))
     assert restored.skipped_text == folder.skipped_text
     only_limit = replace(folder, skipped=folder.skipped[-1:])
-    assert only_limit.skipped_text == "the rest skipped (limit 2 files)"
+    assert only_limit.skipped_text == "the rest not read (limit 2 files)"
+
+    class Wide(Chip):
+        content_size = Size(80, 1)
+
+    shown = Wide(folder).render().plain
+    assert shown.startswith("▣ docs/ · the rest not read (limit 2 files), 1 skipped · ")
+
+
+def test_many_skipped_files_of_a_kind_are_one_line(tmp_path: Path) -> None:
+    for number in range(30):
+        written(tmp_path / "docs" / f"{number:02}.mo", b"\0")
+    written(tmp_path / "docs" / "a.txt", "Text.\n")
+    written(tmp_path / "docs" / ".env", "KEY=1\n")
+    (found,) = read([str(tmp_path / "docs")]).results
+    folder = replace(make_attachment(found.documents), skipped=found.skipped)
+    heading, *sentences = (each.plain for each in lines(folder))
+    assert heading == "docs/  1 file read, 31 skipped"
+    assert sentences[0].startswith("docs/.env may contain passwords")
+    assert sentences[1:] == [
+        "30 binary: docs/00.mo, docs/01.mo, docs/02.mo and 27 more"
+        " (only text, PDF and office documents are supported)."
+    ]
 
 
 async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ async def test_a_cut_off_answer_is_continued_in_place() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "■ cut off at 3 tokens (limit: Max tokens in F2) · F4 continues")
-        await until_shown(pilot, "▸ Read 21% in 1.9 s")
+        await until_shown(pilot, "▸ Read 21% of paste-1.txt")
         # One that cannot be continued stays and says why.
         engine.story = Story(failure=does_not_fit())
         await pilot.press("f4")
@@ -50,7 +50,7 @@ async def test_a_cut_off_answer_is_continued_in_place() -> None:
         assert "cut off" not in screen_text(pilot)
         assert screen_text(pilot).count("You") == 1
         assert engine.asks[2].messages[-1].text == "The tenant "
-        assert "▸ Read 21% in 1.9 s" in screen_text(pilot)
+        assert "▸ Read 21% of paste-1.txt" in screen_text(pilot)
         await pilot.press("f4")
         await until_shown(pilot, "Nothing to continue")
         # An earlier answer does not offer to continue.

@@ -108,7 +108,7 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Planned))
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "reading everything")
+        await until_shown(pilot, "reading all of paste-1.txt")
 
 
 async def test_the_selection_of_a_fully_cached_text_is_shown_as_hypothetical() -> None:
@@ -117,7 +117,7 @@ async def test_the_selection_of_a_fully_cached_text_is_shown_as_hypothetical() -
         await paste(pilot, TEXT)
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
-        await until_shown(pilot, "Read everything")
+        await until_shown(pilot, "Read all of")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "keep 20% would read", "6 passages")
         screen = pilot.app.screen

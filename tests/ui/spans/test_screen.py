@@ -323,7 +323,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sh
     async with folder.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "1/4 contract.txt")
         await pilot.press("d")
-        await until_shown(pilot, "4 documents, the most important first · read 1% in total")
+        await until_shown(pilot, "4 documents, the most important first")
         rows = re.findall(r"\d  (\S+) .*[━─]  +(\S+%)", screen_text(pilot))
         assert rows == [
             ("contract.txt", "4%"),

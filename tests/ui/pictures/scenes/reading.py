@@ -49,7 +49,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.press("escape", "ctrl+r")
         await stage.until(lambda: len(stage.engine.asks) == 2)
         stage.play(lambda e: at(e, Phase.PREFILL, 0.5), 1.8)
-        await stage.shown("Reading everything")
+        await stage.shown("Reading all of")
         await stage.take("full")
 
 
@@ -93,7 +93,7 @@ async def trouble(stage: Stage) -> None:
         await stage.take("falling-back")
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("▸ Read everything")
+        await stage.shown("▸ Read all of")
         await stage.take("fell-back")
         stage.engine.story = story(fails_in=Phase.PREFILL)
         await stage.ask("For how long?")
