@@ -23,7 +23,7 @@ TESTS = env -u PYTHONDONTWRITEBYTECODE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m p
 help:
 	@echo "make run        the app"
 	@echo "make demo       ask about a long text, sparsely and in full, side by side"
-	@echo "make demo-real  the same by a real model, SmolLM2 135M (fetches 93 MB, unless F6 has)"
+	@echo "make demo-real  the same by a small real model (fetches 93 MB, unless F6 has)"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-benchmarks  the tests of the benchmarks, and of the demo model's answers"

@@ -50,7 +50,7 @@ from app.ingest.records import (
     ReadResults,
     SkipReason,
 )
-from app.models.packaged import SMOLLM2
+from app.models.first_model import first_model
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Cited, Event, Failed, Finished, SnapshotFailed
@@ -158,8 +158,8 @@ SAMPLING_OPTIONS = (
 )
 ONLY_QUOTES = (
     "This demo model can only quote. For answers in a model's own words, run"
-    f" `specchat models pull {SMOLLM2.repository}` ({size(SMOLLM2.download)}), then ask with"
-    f" --target {SMOLLM2.repository}.\n"
+    f" `specchat models pull {first_model().repository}` ({size(first_model().download)}), then ask"
+    f" with --target {first_model().repository}.\n"
 )
 
 
@@ -379,7 +379,8 @@ def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> No
         raise UserError(
             "The demo model can only answer questions about documents",
             "add one with -f or on standard input, or choose another model with --target:"
-            f" `specchat models pull {SMOLLM2.repository}` downloads a small one (93 MB)",
+            f" `specchat models pull {first_model().repository}` downloads a small one"
+            f" ({size(first_model().download)})",
         )
 
 

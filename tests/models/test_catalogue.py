@@ -9,7 +9,8 @@ import pytest
 from app.models.cache import ModelCache, is_repository
 from app.models.catalogue import CatalogueEntry, catalogue, find, search
 from app.models.errors import ModelError
-from app.models.fit import mac_with
+from app.models.first_model import first_model
+from app.models.fit import fit, mac_with
 from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import SMOLLM2, find_packaged
 from app.models.pairs import best_draft, draft_candidates
@@ -57,6 +58,19 @@ def test_what_is_carried_by_a_package_is_offered_as_large_as_it_is() -> None:
     assert entry.download == SMOLLM2.download
     assert entry.licence == SMOLLM2.licence.casefold()
     assert [each.name for each in OURS if find_packaged(each.name)] == [SMOLLM2.repository]
+
+
+@table("platform", ["linux", "darwin"])
+def test_the_first_real_model_is_in_the_catalogue_and_fits_every_mac(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    model, smallest = first_model(), mac_with(8 << 30)
+    entry = find(OURS, model.repository)
+    assert entry is not None
+    assert entry.download == model.download
+    size = find_model(model.repository, NOWHERE, OURS).size
+    assert fit(size, None, smallest).max_tokens >= (8_192 if platform == "linux" else 32_768)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from app.chat.conversation import Pins, Question, Turn, TurnPart, TurnState
 from app.chat.model_pairs import lacks_document
 from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.errors import UserError
+from app.models.first_model import first_model
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.options import Mode
@@ -234,7 +235,7 @@ class AskingScreen(Screen[None]):
         if not attached and lacks_document(self.loader.load, conversation.branch, ()):
             return (
                 "The demo model only answers questions about documents: paste one, or type @ for a"
-                " file. F6 downloads a small model that chats (93 MB)."
+                f" file. F6 downloads {first_model().name_and_size}, which also chats."
             )
         return self.cost_estimate.warning
 

@@ -13,7 +13,7 @@ from app.chat.conversation import Turn
 from app.chat.model_pairs import check_pair, resolve_pair
 from app.chat.wording import Words
 from app.errors import UserError
-from app.models.packaged import SMOLLM2
+from app.models.first_model import first_model
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
@@ -287,7 +287,7 @@ def pair_names(load: Load) -> str:
 
 
 class RealModel:
-    """F6: downloads a small model that answers in its own words, and loads it instead of the demo
+    """F6: downloads `first_model`, which answers in its own words, and loads it instead of the demo
     model, which can only quote. If that fails or is cancelled, the demo model stays loaded."""
 
     def __init__(self, loader: PairLoader, open_chats: OpenChats, notice: Notice) -> None:
@@ -297,17 +297,18 @@ class RealModel:
         self._jobs: Jobs | None = None
         """Set while the model is downloaded."""
         self._cache: Callable[[], ModelCache]
+        self._model = first_model()
 
     @property
     def status_text(self) -> str:
         """The notice while the model is downloaded."""
-        job = None if self._jobs is None else self._jobs.find(SMOLLM2.repository)
+        job = None if self._jobs is None else self._jobs.find(self._model.repository)
         if job is None or job.state.ended:
             return ""
         if job.progress.note:
-            return f"Converting {SMOLLM2.name}… Esc cancels."
-        done, total = formatting.size(job.progress.done), formatting.size(SMOLLM2.download)
-        return f"Downloading {SMOLLM2.name}: {done} of {total}. Esc cancels."
+            return f"Converting {self._model.name}… Esc cancels."
+        done, total = formatting.size(job.progress.done), formatting.size(self._model.download)
+        return f"Downloading {self._model.name}: {done} of {total}. Esc cancels."
 
     async def fetch(self, jobs: Jobs, cache: Callable[[], ModelCache]) -> None:
         loader = self._loader
@@ -322,22 +323,22 @@ class RealModel:
             self._notice.show(reason)
             return
         self._chat, self._cache = self._open_chats.shown, cache
-        found = await in_background(lambda: cache().find(SMOLLM2.repository))
+        found = await in_background(lambda: cache().find(self._model.repository))
         if found is not None:
             await self._load()
         else:
             self._jobs = jobs
-            jobs.start(SMOLLM2.repository)
+            jobs.start(self._model.repository)
 
     def cancel(self) -> bool:
         """Stop the download; returns whether there was one."""
         if self._jobs is None:
             return False
-        self._jobs.pause(SMOLLM2.repository)
+        self._jobs.pause(self._model.repository)
         return True
 
     def on_job_ended(self, job: Job) -> None:
-        if self._jobs is None or job.repository != SMOLLM2.repository:
+        if self._jobs is None or job.repository != self._model.repository:
             return
         self._jobs = None
         if job.succeeded:
@@ -347,7 +348,7 @@ class RealModel:
             self._notice.show(f"{job.message} The demo model stays loaded.")
 
     async def _load(self) -> None:
-        await self._loader.load_pair(SMOLLM2.repository, None, self._cache)
+        await self._loader.load_pair(self._model.repository, None, self._cache)
         if not self._loader.changing:  # it was refused, and a notice says why
             self._chat = None
 

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from app.chat import reading_words, wording
 from app.chat.citations import Footnote, marked, with_footnotes
 from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
-from app.models.packaged import SMOLLM2
+from app.models.first_model import first_model
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.overview import FilesLine, files_for
@@ -32,8 +32,8 @@ YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
 DEMO = Content.styled("◆ Demo model", "bold")
 ONLY_QUOTES = (
-    f"This demo model can only quote. F6 downloads {SMOLLM2.name}"
-    f" ({formatting.size(SMOLLM2.download)}), a small model that answers in its own words."
+    f"This demo model can only quote. F6 downloads {first_model().name_and_size},"
+    f" {first_model().promise}."
 )
 RETRY_HINT = " ^A asks again.", " ^A tries anyway."
 """For a turn that failed, and for one that was refused because of a prediction."""
