@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
@@ -35,6 +35,21 @@ def hanging_indent(
     return Content("\n").join(
         Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
     )
+
+
+def fit_path(path: str, width: int) -> str:
+    """A path in about `width` cells: the folders in its middle give way, then the middle of its
+    last name."""
+    if cell_len(path) <= width:
+        return path
+    folders, _, last = path.rpartition("/")
+    room = width - cell_len(last) - 2
+    if room >= 0 and folders:
+        kept = set_cell_size(folders + "/", room).rpartition("/")[0]
+        return f"{kept}/…/{last}" if kept else f"…/{last}"
+    half = max(1, (width - 1) // 2)
+    end = set_cell_size(last[::-1], half)[::-1]
+    return f"{set_cell_size(last, half).rstrip()}…{end.lstrip()}"
 
 
 class HangingLines(Widget):
