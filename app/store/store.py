@@ -149,6 +149,7 @@ class Store:
     pin = _writes(conversation_rows.pin)
     set_overrides = _writes(conversation_rows.set_overrides)
     tree = _reads(conversation_rows.tree)
+    documents = _reads(conversation_rows.documents)
 
     def create(self, title: str = "", overrides: Overrides | None = None) -> ConversationRecord:
         """Add an empty conversation. Without a title, it gets one from its first question."""

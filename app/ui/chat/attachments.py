@@ -24,6 +24,7 @@ from app.ui.attach.attachment import (
     ReadFile,
     documents_of,
     find_duplicate,
+    group_documents,
     make_attachment,
     merge,
 )
@@ -125,6 +126,19 @@ class AttachmentReader:
         new = chips.paste(text)
         if not self._is_duplicate(new, chips.attached):
             chips.add(new)
+
+    async def attach_again(self, documents: tuple[Document, ...]) -> None:
+        """Attach documents of an earlier conversation as they were read there, and say whether
+        their files have changed since."""
+        self._remove_sample()
+        chips, documents = self._composer.chips, tuple(documents)
+        for new in group_documents(documents):
+            if not self._is_duplicate(new, chips.attached):
+                chips.add(new)
+        await self._check(self._open_chats.shown)
+        for each in chips.attached:
+            if each.changes and each.documents[0] is documents[0]:
+                self._composer.notice.show(_since_read(each.name, each.changes))
 
     def remove(self, item: Shown) -> None:
         """Remove a chip. If its file is still being read, stop that; one that was read before stays
@@ -456,6 +470,13 @@ async def _with_ocr_advice(error: UserError) -> UserError:
 
 def install_ocr() -> str:
     return f"to recognise it, run `{install_command('ocr')}` and attach it again"
+
+
+def _since_read(name: str, changes: Changes) -> str:
+    """A sentence about files that have changed since they were read for another conversation."""
+    if not changes.changed and not changes.new:
+        return f"'{name}' is gone from the disk: the text that was read before is used."
+    return f"'{name}' has changed since it was read: Shift+Tab and Enter read it again."
 
 
 def path_and_name(document: Document) -> tuple[str, str]:
