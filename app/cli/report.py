@@ -44,12 +44,15 @@ class Report:
         verbose: bool = False,
         hint: str = "",
         quotes: bool = False,
+        cites: bool = True,
     ) -> None:
         """`verbose` prints all details of how the prompt was read. `hint` is printed after how
         much was read, on a terminal only. `quotes`: the target can only quote, so the answer gets
-        a heading that says so."""
+        a heading that says so. `cites`: whether passages are looked for that support the
+        answer."""
         self._heading = DEMO if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
+        self._cites = cites
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
         self._held: dict[str, None] | None = None
@@ -121,8 +124,12 @@ class Report:
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""
+        advice = reading_words.advice_after(self._turn) if self._cites else ""
         if unsure := reading_words.unsure_note(statistics):
-            self._note(f"{unsure}: --full reads in full.")
+            self._note(f"{unsure}: --full reads in full{advice and f', or {advice}'}.")
+        elif advice and self._turn.guard is None:
+            part = " or attach a part (-f NAME#PART)" if self._turn.retrieved else ""
+            self._note(f"No passage supports this answer: {advice}{part}.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""

@@ -447,7 +447,7 @@ def test_a_second_process_reuses_what_the_first_has_read(
     assert answer.stats is not None
     assert follow_up.stats is not None
     assert follow_up.stats.reused_tokens == answer.stats.read_tokens + len(answer.token_ids or ())
-    assert re.search(r"^Read .+ \(<?\d+% new\) in ", second, re.MULTILINE)
+    assert re.search(r"^Read .+ tokens(, [\d,]+ new)?\) in ", second, re.MULTILINE)
     assert f"  Reused      {follow_up.stats.reused_tokens:,} tokens" in second
     assert follow_up.stats.prompt_tokens > len(TEXT)
     assert [each.name for each in question.attachments] == ["text.txt"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from app.protocol.citations import Citations
 from app.protocol.events import PhaseProgress, Retrieved
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
@@ -212,6 +213,19 @@ async def test_a_choice_asks_again_with_it() -> None:
         await until(pilot, lambda: len(engine.asks) == 4)
         assert engine.asks[3].messages[-1].retrieved is None
         await until_shown(pilot, "3 of 30 files: file12.txt, ")
+
+
+async def test_a_poor_answer_says_in_one_line_what_helps() -> None:
+    engine = FakeEngine(replace(STORY, citations=Citations((), 1)))
+    async with app_with(engine).run_test(size=(140, 30)) as pilot:
+        await answered(pilot, engine)
+        await until_shown(pilot, "Ask in the documents' words · ^F looks into other parts")
+        engine.story = replace(STORY, citations=Citations((), 1), unsure=True)
+        await pilot.press("ctrl+a")
+        await until_shown(
+            pilot, "≈ The model was unsure after reading 4% of 30 files in repo/ · ^F"
+        )
+        assert screen_text(pilot).count("documents' words") == 1
 
 
 async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
