@@ -217,6 +217,23 @@ class Store:
         self._index_soon()
         return added
 
+    def begin(
+        self,
+        question: str,
+        attachments: Sequence[AttachmentRecord] = (),
+        overrides: Overrides | None = None,
+    ) -> MessageRecord:
+        """Add a conversation with its first question; nothing if the disk is full."""
+
+        def begin(connection: sqlite3.Connection) -> MessageRecord:
+            chosen = overrides or Overrides()
+            id = conversation_rows.create(connection, "", self._now(), chosen)
+            return self._add(connection, id, None, Role.USER, question, attachments)
+
+        added = self._write(begin)
+        self._index_soon()
+        return added
+
     def edit(
         self, id: int, text: str, attachments: Sequence[AttachmentRecord] | None = None
     ) -> MessageRecord:

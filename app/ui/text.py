@@ -31,10 +31,25 @@ def hanging_indent(
     """`before` and the wrapped `text`. The other lines start with `again`, or with as many spaces
     as `before` has cells."""
     indent = Content(" " * before.cell_length) if again is None else again
-    lines = text.wrap(max(MIN_TEXT_WIDTH, width - before.cell_length))
+    lines = wrapped(text, max(MIN_TEXT_WIDTH, width - before.cell_length))
     return Content("\n").join(
         Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
     )
+
+
+def wrapped(text: Content, width: int) -> list[Content]:
+    """The lines of a text. If a paragraph would end with a single word on its last line, its lines
+    are made about equally long."""
+    lines = text.wrap(width)
+    if len(lines) < 2 or "\n" in text.plain or " " in lines[-1].plain.strip():
+        return lines
+    for narrower in range(width - 1, max(width * 2 // 3, MIN_TEXT_WIDTH), -1):
+        evener = text.wrap(narrower)
+        if len(evener) > len(lines):
+            break
+        if " " in evener[-1].plain.strip():
+            return evener
+    return lines
 
 
 def fit_path(path: str, width: int) -> str:
