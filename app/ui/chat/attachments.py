@@ -4,6 +4,7 @@ and its result goes to the conversation it was started in."""
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ class AttachmentReader:
     ) -> None:
         """`target` is the folder of the model whose tokens are counted."""
         self._composer, self._open_chats = composer, open_chats
+        composer.known_names = self._known_names
         self._settings_file = settings_file
         self.read: ReadFile = FileJob.run
         self._jobs: dict[FileJob, OpenChat] = {}
@@ -165,6 +167,15 @@ class AttachmentReader:
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
         """The files being read for a conversation."""
         return tuple(job for job, owner in self._jobs.items() if owner is chat)
+
+    def _known_names(self) -> set[str]:
+        """Names of the files and folders of the conversation on the screen."""
+        chat = self._open_chats.shown
+        paths = [path for path, _ in _sent(chat)]
+        paths += [job.path for job in self.jobs(chat)]
+        attached = documents_of(self._composer.chips.attached)
+        paths += [each.origin.path for each in attached if each.origin is not None]
+        return {os.path.basename(path.rstrip("/")) for path in paths}
 
     def reassign(self, before: OpenChat, after: OpenChat) -> None:
         """Move the files that are being read from one conversation to another."""
