@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only. It finds what matters"
-    " for your question; the model reads only that. Each answer says how much. ^S shows what was"
-    " read, ^R reads in full."
+    " for your question; the model reads only that. Each answer says how much."
+    " ^S shows what was read, ^R reads in full."
 )
 TRY_IT = "  Press ⏎ to ask about a sample, the GNU GPL. Or paste a text, or type @."
 
