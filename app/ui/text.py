@@ -26,22 +26,26 @@ def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
 
 
 def hanging_indent(
-    before: Content, text: Content, width: int, again: Content | None = None
+    before: Content,
+    text: Content,
+    width: int,
+    again: Content | None = None,
+    wrap: Callable[[Content, int], list[Content]] = Content.wrap,
 ) -> Content:
     """`before` and the wrapped `text`. The other lines start with `again`, or with as many spaces
     as `before` has cells."""
     indent = Content(" " * before.cell_length) if again is None else again
-    lines = wrapped(text, max(MIN_TEXT_WIDTH, width - before.cell_length))
+    lines = wrap(text, max(MIN_TEXT_WIDTH, width - before.cell_length))
     return Content("\n").join(
         Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
     )
 
 
-def wrapped(text: Content, width: int) -> list[Content]:
-    """The lines of a text. If a paragraph would end with a single word on its last line, its lines
-    are made about equally long."""
+def wrap_evenly(text: Content, width: int) -> list[Content]:
+    """The lines of a paragraph, which are made a little shorter if the last one would be a single
+    word."""
     lines = text.wrap(width)
-    if len(lines) < 2 or "\n" in text.plain or " " in lines[-1].plain.strip():
+    if len(lines) < 2 or " " in lines[-1].plain.strip():
         return lines
     for narrower in range(width - 1, max(width * 2 // 3, MIN_TEXT_WIDTH), -1):
         evener = text.wrap(narrower)
