@@ -485,7 +485,7 @@ def install_ocr() -> str:
 
 def _since_read(name: str, changes: Changes) -> str:
     """A sentence about files that have changed since they were read for another conversation."""
-    if not changes.changed and not changes.new:
+    if changes.gone and not name.endswith("/"):
         return f"'{name}' is gone from the disk: the text that was read before is used."
     return f"'{name}' has changed since it was read: Shift+Tab and Enter read it again."
 

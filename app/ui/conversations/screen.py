@@ -313,7 +313,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         elif self.said == ASK_AGAIN:
             self.show_message("")
 
-    def action_documents(self) -> None:
+    @in_turn
+    async def action_documents(self) -> None:
         rows = [option.id or "" for option in self.list.options.options]
         documents = [key for key in rows if key.startswith(_ATTACH)]
         if not documents:
