@@ -66,8 +66,7 @@ def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
     branch = store.branch(conversation)
     for message in branch:
         out.write(f"\n## {heading(message)} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
-        for attachment in message.attachments:
-            out.write(f"- {attachment.name} ({attachment.size:,} bytes)\n")
+        out.writelines(f"- {line}\n" for line in _attached(message))
         out.write("\n" if message.attachments and message.text else "")
         citations, notes = footnotes_of(store, message, branch)
         text = with_footnotes(message.text, citations, notes)
@@ -75,6 +74,21 @@ def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
         out.write(f"{text}\n" if text else "")
         if remark := remarks(message):
             out.write(f"\n*{remark}*\n")
+
+
+def _attached(message: MessageRecord) -> Iterator[str]:
+    """A line for each document of a message: `contract.md#13,40 (210 bytes)`, or where it is not
+    known how the parts were named, `contract.md (2 parts, from lines 13 and 40, 210 bytes)`."""
+    documents: dict[tuple[str, str], list[AttachmentRecord]] = {}
+    for each in message.attachments:
+        part = "" if each.origin is None else each.origin.part
+        documents.setdefault((each.name, part), []).append(each)
+    for (name, part), parts in documents.items():
+        *lines, last = (f"{each.line:,}" for each in parts)
+        from_lines = f"{', '.join(lines)} and {last}"
+        where = f"{len(parts):,} parts, from lines {from_lines}, " if lines and not part else ""
+        size = sum(each.size for each in parts)
+        yield f"{name}{f'#{part}' if part else ''} ({where}{size:,} bytes)"
 
 
 def to_html(store: Store, conversation: int, out: TextIO) -> None:
@@ -164,9 +178,7 @@ def _html_head(title: str, overrides: Overrides) -> str:
 
 def _html_message(message: MessageRecord, text: str) -> str:
     """`text` is the message's, with its footnotes."""
-    attached = "".join(
-        f"<small>{_safe(a.name)} ({a.size:,} bytes)</small><br>\n" for a in message.attachments
-    )
+    attached = "".join(f"<small>{_safe(line)}</small><br>\n" for line in _attached(message))
     below = f"<small>{_safe(remark)}</small>\n" if (remark := remarks(message)) else ""
     when = f"{message.created_at:%Y-%m-%d %H:%M} UTC"
     return (

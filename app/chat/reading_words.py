@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.chat import wording
+from app.chat.conversation import Turn, TurnState
 from app.chat.turn_progress import TurnProgress
+from app.estimate.guard import asks_for_every_token
 from app.protocol.events import PhaseProgress
 from app.protocol.memory import format_bytes
-from app.protocol.stats import DocumentsRead, Phase, Reading, Statistics
+from app.protocol.stats import DocumentsRead, FinishReason, Phase, Reading, Statistics
 from app.util import formatting
 
 MAX_NAME = 40
@@ -116,6 +118,22 @@ def unsure_note(statistics: Statistics | None) -> str:
     if statistics is None or not statistics.unsure:
         return ""
     return f"The model was unsure after reading {read_amount(statistics)}"
+
+
+def advice_after(turn: Turn) -> str:
+    """How to ask again after an answer that may be wrong: the model was unsure, or nothing that was
+    read says the same. Empty for other answers, and for questions that need the whole text, which
+    other words do not help."""
+    statistics, found = turn.statistics, turn.citations
+    complete = turn.state is TurnState.DONE and turn.ended in (None, FinishReason.STOP)
+    if not complete or statistics is None or statistics.documents is None:
+        return ""
+    looked_for = turn.quotes if found is None else not found.found
+    uncited = looked_for and bool(turn.text) and not asks_for_every_token(turn.question.text)
+    if not uncited and not statistics.unsure:
+        return ""
+    whose = "document's" if statistics.documents.files == 1 else "documents'"
+    return f"ask in the {whose} words"
 
 
 def activity(phase: Phase | None, state: TurnProgress) -> str:

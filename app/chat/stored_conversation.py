@@ -255,10 +255,11 @@ class StoredConversation:
         attachments = _attach(self._store, question.documents)
         self.check_documents()
         if self.id is None:
-            self.id = self._store.create(overrides=self.conversation.overrides).id
-        if edit_of is None:
-            role = Role.USER
-            asked = self._store.add_message(self.id, role, question.text, attachments)
+            overrides = self.conversation.overrides
+            asked = self._store.begin(question.text, attachments, overrides)
+            self.id = asked.conversation
+        elif edit_of is None:
+            asked = self._store.add_message(self.id, Role.USER, question.text, attachments)
         else:
             asked = self._store.edit(self._question_ids[edit_of.number], question.text, attachments)
         return self._start_turn(asked.id, question, edit_of=edit_of)

@@ -346,7 +346,13 @@ def _report(
     full = turn.question.mode is Mode.FULL
     hint = "-v: details" if full else "-v: details, --full: read in full"
     return Report(
-        turn, conversation, options.map, verbose=options.verbose, hint=hint, quotes=quotes
+        turn,
+        conversation,
+        options.map,
+        verbose=options.verbose,
+        hint=hint,
+        quotes=quotes,
+        cites=options.cite,
     )
 
 

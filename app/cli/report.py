@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Sequence
 
 from app.chat import reading_words, wording
 from app.chat.citations import summary
@@ -28,6 +31,11 @@ from app.util.sanitize import sanitize
 
 MAX_LISTED = 10
 """Maximum number of files to list one by one."""
+MAX_EXCERPT = 60
+"""Characters of a passage that are shown."""
+MAX_WORD = 20
+"""A longer word may be cut at the ends of what is shown. In characters."""
+_WORD = re.compile(r"\w+")
 DEMO = "Demo model:"
 CUT_OFF = "Cut off at the maximum length. --max-tokens sets another maximum."
 
@@ -44,12 +52,15 @@ class Report:
         verbose: bool = False,
         hint: str = "",
         quotes: bool = False,
+        cites: bool = True,
     ) -> None:
         """`verbose` prints all details of how the prompt was read. `hint` is printed after how
         much was read, on a terminal only. `quotes`: the target can only quote, so the answer gets
-        a heading that says so."""
+        a heading that says so. `cites`: whether passages are looked for that support the
+        answer."""
         self._heading = DEMO if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
+        self._cites = cites
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
         self._held: dict[str, None] | None = None
@@ -121,8 +132,12 @@ class Report:
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""
+        advice = reading_words.advice_after(self._turn) if self._cites else ""
         if unsure := reading_words.unsure_note(statistics):
-            self._note(f"{unsure}: --full reads in full.")
+            self._note(f"{unsure}: --full reads in full{advice and f', or {advice}'}.")
+        elif advice and self._turn.guard is None:
+            part = " or attach a part (-f NAME#PART)" if self._turn.retrieved else ""
+            self._note(f"To find more, {advice}{part}.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""
@@ -181,15 +196,18 @@ class Report:
         return f"{heat} importance\n{spans} selected"
 
     def _span_lines(self, selected: Selected) -> list[str]:
-        """One line per selected span: tokens, reason and, in a document, the text."""
+        """One line per selected span: tokens, reason and, in a document, the words nearest to the
+        question."""
         documents = self._conversation.documents_by_message(self._turn)
-        texts = {text.span: text for text in selected.texts}
+        passages: dict[int, tuple[str, str]] = {}
+        for found in selected.texts:
+            document = documents[found.message][found.document]
+            passages[found.span] = document.name, document.text[found.start : found.end]
+        texts = [text for _, text in passages.values()]
+        excerpts = dict(zip(passages, nearest_words(texts, self._turn.question.text), strict=True))
         lines = []
         for number, span in enumerate(selected.spans):
-            text = ""
-            if found := texts.get(number):
-                document = documents[found.message][found.document]
-                text = f"{document.name}: {_excerpt(document.text[found.start : found.end])}"
+            text = f"{passages[number][0]}: {excerpts[number]}" if number in passages else ""
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(
                 f"{span.start:>7,}-{span.end:<7,} {span.reason}{score:<6} {self._sanitized(text)}\n"
@@ -197,6 +215,59 @@ class Report:
         return lines
 
 
-def _excerpt(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 60 else f"{flat[:40]} … {flat[-17:]}"
+def nearest_words(passages: Sequence[str], question: str) -> list[str]:
+    """Of each passage, on one line, the part with most of the question's words, where words that
+    few of the passages have count more; or its beginning if it has none of them."""
+    from app.engine.scorers.file_index import query, terms  # loads NumPy
+
+    asked = query(question)
+    flat = [" ".join(text.split()) for text in passages]
+    places = [
+        [
+            (*_part_of(word, term), term)
+            for word in _WORD.finditer(text)
+            for term in terms(word[0])
+            if term in asked
+        ]
+        for text in flat
+    ]
+    common = Counter(term for found in places for term in {term for *_, term in found})
+    return [
+        _excerpt(text, *_best_range(found, common))
+        for text, found in zip(flat, places, strict=True)
+    ]
+
+
+def _part_of(word: re.Match[str], term: str) -> tuple[int, int]:
+    """Where a term is in a word; text without spaces between its words is a single one."""
+    at = word[0].lower().find(term)
+    return (word.start() + at, word.start() + at + len(term)) if at >= 0 else word.span()
+
+
+def _best_range(found: Sequence[tuple[int, int, str]], common: Counter[str]) -> tuple[int, int]:
+    """The characters from one of the words `found` to another, at most MAX_EXCERPT, that have the
+    most of them. `common`: in how many passages each is."""
+    best, best_score, first = (0, 0), 0.0, 0
+    inside: Counter[str] = Counter()
+    for start, end, term in found:
+        inside[term] += 1
+        while end - found[first][0] > MAX_EXCERPT and found[first][0] < start:
+            inside[found[first][2]] -= 1
+            first += 1
+        score = sum(1 / common[each] for each, count in inside.items() if count)
+        if score > best_score:
+            best, best_score = (found[first][0], end), score
+    return best
+
+
+def _excerpt(text: str, start: int, end: int) -> str:
+    """About MAX_EXCERPT characters of a line around `start:end`, cut between words."""
+    room = max(0, MAX_EXCERPT - (end - start))
+    start = max(0, min(start - room // 2, len(text) - MAX_EXCERPT))
+    end = start + MAX_EXCERPT
+    if start:
+        start = max(start, text.find(" ", start, start + MAX_WORD) + 1)
+    if end < len(text):
+        end = max(text.rfind(" ", end - MAX_WORD, end), 0) or end
+    before, after = "… " if start else "", " …" if end < len(text) else ""
+    return f"{before}{text[start:end]}{after}"

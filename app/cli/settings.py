@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from app.paths import settings_path
-from app.settings.definitions import KvBits, Setting, Settings, format_value, groups
+from app.settings.definitions import KvBits, Setting, Settings, Value, groups
 from app.settings.file import SettingsFile
 from app.util.sanitize import sanitize_line
 
@@ -79,12 +79,13 @@ def _read() -> SettingsFile:
 
 def _line(setting: Setting, settings: Settings) -> str:
     value = setting.value_in(settings)
-    default = (
-        "" if value == setting.default else f" (default {format_value(setting.default) or 'none'})"
-    )
+    default = "" if value == setting.default else f" (default {_written(setting, setting.default)})"
     doc = textwrap.fill(setting.doc, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    own = " (the model's own)" if setting.is_models_own(value) else ""
-    return f"{setting.name} = {format_value(value) or 'none'}{own}{default}\n{doc}\n"
+    return f"{setting.name} = {_written(setting, value)}{default}\n{doc}\n"
+
+
+def _written(setting: Setting, value: Value) -> str:
+    return setting.written(value) or setting.display(value)
 
 
 def _plain(file: SettingsFile) -> dict[str, object]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from app.errors import UserError
+from app.util.formatting import size
 
 
 class ModelError(UserError):
@@ -23,11 +24,16 @@ class ModelError(UserError):
 
 
 class DownloadError(ModelError):
-    """A download stopped. What was downloaded is saved."""
+    """A download stopped. What was downloaded is kept; whoever knows how much it is, says so."""
+
+    def with_saved(self, done: int) -> DownloadError:
+        """The same with a clause about what was downloaded, if that is anything."""
+        kept = f"; the {size(done)} downloaded so far are saved" if done else ""
+        return DownloadError(self.problem + kept, self.advice)
 
 
 @contextmanager
-def disk_errors(outcome: str = "what was downloaded so far is saved") -> Iterator[None]:
+def disk_errors(outcome: str = "") -> Iterator[None]:
     """Turn every OSError in the block into a DownloadError. `outcome` is a clause that says what
     happens to the data."""
     try:
@@ -35,7 +41,7 @@ def disk_errors(outcome: str = "what was downloaded so far is saved") -> Iterato
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DownloadError(
-                f"The disk is full; {outcome}",
+                "; ".join(filter(None, ("The disk is full", outcome))),
                 "free some space and try again, or set HF_HUB_CACHE to a folder on another disk",
             ) from None
         raise DownloadError(

@@ -292,14 +292,12 @@ class Hub:
     async def _wait(self, error: RetryableError, failures: int) -> None:
         if error.retry_after is not None and error.retry_after > self._policy.max_wait:
             raise DownloadError(
-                f"The hub asks to wait {error.retry_after / 60:,.0f} minutes; what was downloaded"
-                " is saved",
+                f"The hub asks to wait {error.retry_after / 60:,.0f} minutes",
                 "pull again after that time",
             )
         if failures >= self._policy.max_attempts:
             raise DownloadError(
-                f"The download stopped after {failures} attempts ({error.reason}); what was"
-                " downloaded is saved",
+                f"The download stopped after {failures} attempts ({error.reason})",
                 "check the connection and pull again",
             )
         wait = self._policy.delay(failures, error.retry_after)

@@ -80,7 +80,11 @@ class Pull:
         with lock_model(self._cache, self.repository):
             make_folder(self._folder / "parts")
             self._pause_file.unlink(missing_ok=True)
-            return asyncio.run(self._supervised())
+            try:
+                return asyncio.run(self._supervised())
+            except DownloadError as error:
+                parts = (self._folder / "parts").iterdir()
+                raise error.with_saved(sum(path.stat().st_size for path in parts)) from None
 
     @property
     def _pause_file(self) -> Path:

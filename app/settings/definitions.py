@@ -18,6 +18,8 @@ from app.ingest.limits import MIB, ReadLimits
 from app.protocol.commands import CachePolicy
 from app.protocol.options import (
     AUTO_KEEP,
+    DEMO_MODEL,
+    EMBEDDED,
     FROM_MODEL,
     MODELS_OWN,
     BackgroundPolicy,
@@ -89,8 +91,8 @@ class ReadingSettings:
     """How documents are read by default. Mode auto decides between sparse, which reads the fraction
     set by keep, and full, which reads everything."""
     keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
-    """The fraction of your documents that a sparse read selects by default. 0 (keep auto): every
-    passage whose score is clearly above the others."""
+    """The fraction of your documents that a sparse read selects by default. Auto: every passage
+    whose score is clearly above the others."""
     first_word_within_s: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
     """With keep auto, read only as much as this machine can read in this many seconds. 0: no
     limit."""
@@ -152,12 +154,12 @@ class Documents:
 class Models:
     """The default models."""
 
-    target: str = "embedded"
-    """The model that answers: an installed model, a folder, or embedded (the demo model). Ctrl+L
-    lists models."""
+    target: str = EMBEDDED
+    """The model that answers: an installed model, a folder, or the demo model. Ctrl+L lists
+    models."""
     draft: str = ""
-    """A small model, or a text encoder, that takes part in scoring the documents. Empty or builtin:
-    the built-in scorer alone."""
+    """A small model, or a text encoder, that takes part in scoring the documents. Auto: the demo
+    model has its own; other models use the built-in scorer alone, as with builtin."""
     folders: str = ""
     """More folders with your own models, separated by colons. specchat lists MLX models and GGUF
     files up to four folder levels deep there, and never changes them."""
@@ -239,6 +241,7 @@ class Settings:
         )
 
 
+_AUTO = "auto"
 Value = bool | int | float | StrEnum | str
 MAX_NAME_LENGTH = 1000
 _WRITTEN = {"mb": "MB", "gb": "GB", "pdf": "PDF", "kv": "KV"}
@@ -280,8 +283,8 @@ class Setting:
     def allowed(self) -> str:
         """The allowed values, in a few words."""
         if self.range is not None:
-            own = f" ({MODELS_OWN}: the model's own)" if self.range.neutral is not None else ""
-            return self.bounds + own
+            words = " or ".join(f"'{word}'" for word in self.words)
+            return f"{self.bounds}, or {words}" if words else self.bounds
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)
@@ -297,20 +300,30 @@ class Setting:
         kinds = {int: "a whole number from ", float: "a number from ", str: ""}
         return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
+    @property
+    def words(self) -> dict[str, Value]:
+        """Values that stand for something, by their words on the screen; the file takes these."""
+        if self.type is bool:
+            return {"on": True, "off": False}
+        if self.type is str:
+            return {_AUTO if self.name == "draft" else "none": "", DEMO_MODEL: EMBEDDED}
+        found: dict[str, Value] = {}
+        if self.range is not None and self.range.zero:
+            found[self.range.zero] = 0
+        if self.range is not None and self.range.neutral is not None:
+            found["the model's own"] = MODELS_OWN
+        return found
+
     def display(self, value: Value) -> str:
         """The value on the screen."""
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        if self.is_models_own(value):
-            return "the model's own"
-        zero = self.range.zero if self.range is not None and value == 0 else ""
-        return zero or format_value(value) or "none"
+        return next(
+            (word for word, known in self.words.items() if value == known), format_value(value)
+        )
 
-    def explain(self, value: Value) -> str:
-        """The value as in the file, with its meaning if it is a number that stands for something:
-        `0 (auto)`."""
-        written, shown = format_value(value), self.display(value)
-        return written if self.range is None or written == shown else f"{written} ({shown})"
+    def written(self, value: Value) -> str:
+        """The value as in the file, but without quotes: numbers that stand for something as words,
+        such as `auto`."""
+        return format_value(value) if self.range is None else self.display(value)
 
     def is_models_own(self, value: object) -> bool:
         return self.range is not None and self.range.neutral is not None and value == MODELS_OWN
@@ -326,10 +339,10 @@ class Setting:
         return replace(settings, **changes)
 
     def validate(self, value: object) -> Value:
-        """`value` in this setting's type; numbers also as the word that the screen shows for 0.
-        Raises ValueError."""
-        if self.range is not None and self.range.zero and value == self.range.zero:
-            value = 0
+        """`value` in this setting's type, also as the word that the screen shows for it. Raises
+        ValueError."""
+        if isinstance(value, str):
+            value = self.words.get(value.strip().lower(), value)
         if self.range is None:
             if issubclass(self.type, StrEnum) and str(value) in tuple(self.type):
                 return self.type(str(value))

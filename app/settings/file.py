@@ -59,9 +59,9 @@ def parse_lenient(text: str) -> tuple[dict[str, Any], list[tuple[int, str]]]:
             lines[number - 1] = ""
 
 
-def to_toml(value: Value) -> str:
-    text = format_value(value)
-    return f'"{text}"' if isinstance(value, str) else text
+def to_toml(setting: Setting, value: Value) -> str:
+    text = setting.written(value)
+    return text if text == format_value(value) and not isinstance(value, str) else f'"{text}"'
 
 
 def template() -> str:
@@ -82,7 +82,7 @@ def with_setting(text: str, setting: Setting, value: Value | None) -> str:
         raise EditError
     table.pop(setting.name, None)
     if value is not None:
-        table |= tomllib.loads(f"{setting.name} = {to_toml(value)}")
+        table |= tomllib.loads(f"{setting.name} = {to_toml(setting, value)}")
     end = "\r\n" if "\r\n" in text else "\n"
     new = end.join(_changed(text.replace("\r\n", "\n").split("\n"), setting, value))
     try:
@@ -100,7 +100,7 @@ def _changed(lines: list[str], setting: Setting, value: Value | None) -> list[st
     for index in range(start, end):
         if match := line.fullmatch(lines[index]):
             if value is not None:
-                replacement = [match[1] + to_toml(value) + match[3]]
+                replacement = [match[1] + to_toml(setting, value) + match[3]]
             else:
                 replacement = [match[3].strip()] if match[3].strip() else []
             return [*lines[:index], *replacement, *lines[index + 1 :]]
@@ -110,10 +110,10 @@ def _changed(lines: list[str], setting: Setting, value: Value | None) -> list[st
         while lines and not lines[-1].strip():
             lines = lines[:-1]
         gap = [""] if lines else []
-        added = [*_comment(setting), f"{setting.name} = {to_toml(value)}", ""]
+        added = [*_comment(setting), f"{setting.name} = {to_toml(setting, value)}", ""]
         return [*lines, *gap, f"[{setting.group}]", *added]
     index = _insert_position(lines, start, end, setting)
-    return [*lines[:index], f"{setting.name} = {to_toml(value)}", *lines[index:]]
+    return [*lines[:index], f"{setting.name} = {to_toml(setting, value)}", *lines[index:]]
 
 
 def _section(lines: list[str], name: str) -> tuple[int, int]:
@@ -140,7 +140,9 @@ def _insert_position(lines: list[str], start: int, end: int, setting: Setting) -
 def _comment(setting: Setting) -> list[str]:
     """Its description, allowed values and default."""
     lines = textwrap.wrap(f"{setting.doc} ({setting.allowed})", WIDTH, break_on_hyphens=False)
-    return [f"# {line}" for line in [*lines, f"{setting.name} = {to_toml(setting.default)}"]]
+    return [
+        f"# {line}" for line in [*lines, f"{setting.name} = {to_toml(setting, setting.default)}"]
+    ]
 
 
 MAX_QUOTE_LENGTH = 40
@@ -237,12 +239,10 @@ class SettingsFile:
         try:
             self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
-            current = setting.explain(setting.value_in(self.settings))
-            zero = setting.range.zero if setting.range is not None else ""
-            word = f", or '{zero}'" if zero else ""
+            current = setting.written(setting.value_in(self.settings))
             yield (
                 f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
-                f" but must be {setting.requirement}{word}. Using {current}."
+                f" but must be {setting.requirement}. Using {current}."
             )
 
     # -------------------------------------------------------------------------- writing

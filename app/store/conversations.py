@@ -16,6 +16,7 @@ from app.store.records import (
     DamagedError,
     DeletedMessages,
     DraftRecord,
+    KnownDocument,
     MessageRecord,
     Overrides,
     ReadMap,
@@ -88,6 +89,47 @@ def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
         ).fetchall()
     )
     return {id: ConversationSize(count, documents.get(id, 0)) for id, count in questions}
+
+
+_ATTACHED = """
+SELECT a.message, a.position, a.name, a.sha256, a.origin, a.replaces, m.conversation, c.updated_at
+FROM attachments a
+JOIN messages m ON m.id = a.message
+JOIN conversations c ON c.id = m.conversation
+WHERE m.role = 'user' AND m.trashed_at IS NULL AND c.trashed_at IS NULL
+ORDER BY a.message, a.position
+"""
+
+
+def documents(connection: sqlite3.Connection) -> tuple[KnownDocument, ...]:
+    """The documents of all questions outside the trash, last used first: each file, part of a file
+    and folder once."""
+    found: dict[tuple[str, ...], KnownDocument] = {}
+    key: tuple[str, ...] = ()
+    folder = ""
+    before = 0
+    for row in connection.execute(_ATTACHED):
+        message, at, name, sha256, packed, replaces, conversation, updated = row
+        folder = folder if message == before else ""
+        before = message
+        known = found.get(key)
+        if folder and name.startswith(folder):
+            if known is not None and (known.message, known.end) == (message, at):
+                found[key] = replace(known, end=at + 1)
+            continue
+        folder = name if name.endswith("/") else ""
+        origin = unpack(Origin, packed, None) if packed else None
+        key = (sha256,) if origin is None else (origin.path, origin.part)
+        known, used_at = found.get(key), unpack_time(updated)
+        if known is None:
+            known = KnownDocument(name, origin, message, at, at + 1, frozenset(), used_at)
+        elif (known.message, known.end) == (message, at):
+            known = replace(known, end=at + 1)  # another range of lines of a file
+        elif not (folder and replaces):  # which has only the files that have changed
+            known = replace(known, name=name, origin=origin, message=message, start=at, end=at + 1)
+        used_at, conversations = max(known.used_at, used_at), known.conversations | {conversation}
+        found[key] = replace(known, used_at=used_at, conversations=conversations)
+    return tuple(sorted(found.values(), key=lambda each: each.used_at, reverse=True))
 
 
 def create(

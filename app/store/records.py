@@ -263,6 +263,33 @@ class DocumentHit:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownDocument:
+    """A file, a part of one, a folder or another document of earlier questions. `origin` is its
+    file or folder, if known. Attachments `start:end` of `message` are its newest version.
+    `used_at` is when one of its `conversations` was last used."""
+
+    name: str
+    origin: Origin | None
+    message: int
+    start: int
+    end: int
+    conversations: frozenset[int]
+    used_at: datetime
+
+    @property
+    def label(self) -> str:
+        """`report.pdf`, or `report.pdf#5-10` for a part."""
+        return f"{self.name}#{self.origin.part}" if self.origin and self.origin.part else self.name
+
+    @property
+    def path(self) -> str:
+        """What to read for a newer version, such as `/files/report.pdf#5-10`; empty if unknown."""
+        if self.origin is None:
+            return ""
+        return f"{self.origin.path}#{self.origin.part}" if self.origin.part else self.origin.path
+
+
+@dataclass(frozen=True, slots=True)
 class FoundDocuments:
     """The best hits, the approximate number of documents that have all words, and the number of
     documents that are not indexed yet."""

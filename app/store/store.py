@@ -149,6 +149,7 @@ class Store:
     pin = _writes(conversation_rows.pin)
     set_overrides = _writes(conversation_rows.set_overrides)
     tree = _reads(conversation_rows.tree)
+    documents = _reads(conversation_rows.documents)
 
     def create(self, title: str = "", overrides: Overrides | None = None) -> ConversationRecord:
         """Add an empty conversation. Without a title, it gets one from its first question."""
@@ -213,6 +214,23 @@ class Store:
             return self._add(connection, conversation, last, role, text, attachments)
 
         added = self._write(add)
+        self._index_soon()
+        return added
+
+    def begin(
+        self,
+        question: str,
+        attachments: Sequence[AttachmentRecord] = (),
+        overrides: Overrides | None = None,
+    ) -> MessageRecord:
+        """Add a conversation with its first question; nothing if the disk is full."""
+
+        def begin(connection: sqlite3.Connection) -> MessageRecord:
+            chosen = overrides or Overrides()
+            id = conversation_rows.create(connection, "", self._now(), chosen)
+            return self._add(connection, id, None, Role.USER, question, attachments)
+
+        added = self._write(begin)
         self._index_soon()
         return added
 

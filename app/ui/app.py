@@ -22,6 +22,7 @@ from textual import on
 from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.driver import Driver
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
@@ -57,7 +58,7 @@ from app.ui.terminal import (
     for_tmux,
 )
 from app.ui.terminal_input import BackgroundReported
-from app.ui.theme import FEW_COLOURS, ink_shades, our_themes
+from app.ui.theme import FEW_COLOURS, ColoursToAttributes, ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -170,6 +171,8 @@ class SpecchatApp(App[None]):
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
+        if self.no_color:
+            self._filters = [ColoursToAttributes(self._shades)]
         settings_file = settings or SettingsFile()
         self._engine = engine
         self._engine_clock = clock
@@ -212,9 +215,11 @@ class SpecchatApp(App[None]):
     def on_mount(self) -> None:
         self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
         self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
-        if self.console.color_system == "standard" and not self.is_headless:
+        few = self.console.color_system == "standard" and not self.no_color
+        if few and not self.is_headless:
             self._use_few_colours()
-        if os.environ.get("TERM") != "linux":  # the console would show a part of it
+        if os.environ.get("TERM") != "linux" and not self.no_color:
+            # The Linux console would show a part of it.
             self._write(ASK_BACKGROUND)
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
@@ -313,6 +318,10 @@ class SpecchatApp(App[None]):
             self.register_theme(theme)
         self._invalidate_css()
         self.call_next(self.refresh_css)
+
+    def _shades(self) -> tuple[Color, Color]:
+        variables = self.theme_variables
+        return Color.parse(variables["background"]), Color.parse(variables["foreground"])
 
     @on(BackgroundReported)
     def _set_background(self, event: BackgroundReported) -> None:

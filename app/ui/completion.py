@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -60,6 +60,7 @@ MAX_SHOWN = 200
 _AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
 _WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
 _LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}(?:#.*)?$", re.DOTALL)
+_WORD = re.compile(r"(?:\\.|[^\s\\])+")
 _ESCAPED = re.compile(r"\\(.)")
 _AFTER_A_PATH = ".,;:!?)"
 _TO_ESCAPE = re.compile(r"([\s\\])")
@@ -191,6 +192,30 @@ def word_before(line: str) -> str | None:
     return None if found is None else found[1]
 
 
+def typed_paths(text: str) -> tuple[str, ...]:
+    """Words that may be paths, without those after an `@`."""
+    if typed_word(text) is not None:  # a command
+        return ()
+    words = (word[0].rstrip(_AFTER_A_PATH) for word in _WORD.finditer(text))
+    return tuple(dict.fromkeys(word for word in words if _may_be_path(word) and word[0] != "@"))
+
+
+def without_paths(text: str) -> str:
+    """A question without the words that are or may be paths."""
+    return _WORD.sub(lambda word: "" if _may_be_path(word[0]) else word[0], text).strip()
+
+
+def ends_in_path(text: str) -> bool:
+    """Whether the last word may be a path that is still being typed."""
+    *_, last = ["", *_WORD.findall(text)]
+    return text.endswith(last) and last[-1:] not in _AFTER_A_PATH and _may_be_path(last)
+
+
+def _may_be_path(word: str) -> bool:
+    has_name, word = any(map(str.isalnum, word)), word.rstrip(_AFTER_A_PATH)
+    return word.startswith("@") or (has_name and _LIKE_A_PATH.match(word) is not None)
+
+
 def start_folder() -> str:
     try:
         return os.getcwd()
@@ -206,6 +231,17 @@ class PathCompleter:
 
     def folder(self, word: str) -> str:
         return self._absolute(_split(word)[0])
+
+    def first_existing(self, words: Iterable[str], known: Container[str]) -> str:
+        """The first word that is the path of a file or folder whose name is not `known`, or empty.
+        Waits for the disk."""
+        from app.ingest.excerpt import split_path  # slow to import
+
+        for word in words:
+            path, _ = split_path(self._absolute(_ESCAPED.sub(r"\1", word)))
+            if os.path.basename(path) not in known and os.path.exists(path):
+                return word
+        return ""
 
     def take_named(self, text: str, strict: bool) -> tuple[str, dict[str, str]]:
         """A question without the files, parts of files and folders that stand after an `@`, and for

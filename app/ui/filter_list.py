@@ -23,6 +23,9 @@ from app.ui.framed_screen import FramedScreen, Result
 from app.ui.keys import SafeInput
 
 MIN_WIDTH = 20
+MIN_BOX_ROWS = 2
+BOX_FRAME = 8
+"""Rows of a box around the list: its padding, heading, filter and keys."""
 PADDING = 4
 """Cells of a row that are not for its text: its padding and the scrollbar."""
 
@@ -106,6 +109,12 @@ class FilterList(Vertical):
         else:
             self.options.set_options(Option(row, id=each) for each, row in rows)
             self.options.highlighted = (keys.index(key) if key in keys else 0) if keys else None
+
+    def fit_box(self, height: int) -> None:
+        """In a box as high as its rows, on a screen of this height: leave room for the rest of the
+        box, and draw the rows again."""
+        self.options.styles.max_height = max(MIN_BOX_ROWS, height * 84 // 100 - BOX_FRAME)
+        self.call_after_refresh(self.draw)
 
     def choose(self) -> None:
         if self.highlighted:

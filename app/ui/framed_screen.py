@@ -65,6 +65,8 @@ class FramedScreen(Screen[Result]):
         self.heading = Static(classes="heading", markup=False)
         self.message = Static(classes="message", markup=False)
         self.message.display = False
+        self.said = ""
+        """The message that is shown."""
         self.foot = Static(classes="foot", markup=False)
 
     @property
@@ -86,4 +88,4 @@ class FramedScreen(Screen[Result]):
         """Show it until the next one. An empty message hides the line."""
         lines = map(sanitize_line, text.splitlines())
         self.message.update(Content.styled("\n".join(lines), "$accent"))
-        self.message.display = bool(text)
+        self.message.display, self.said = bool(text), text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
@@ -26,15 +26,49 @@ def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
 
 
 def hanging_indent(
-    before: Content, text: Content, width: int, again: Content | None = None
+    before: Content,
+    text: Content,
+    width: int,
+    again: Content | None = None,
+    wrap: Callable[[Content, int], list[Content]] = Content.wrap,
 ) -> Content:
     """`before` and the wrapped `text`. The other lines start with `again`, or with as many spaces
     as `before` has cells."""
     indent = Content(" " * before.cell_length) if again is None else again
-    lines = text.wrap(max(MIN_TEXT_WIDTH, width - before.cell_length))
+    lines = wrap(text, max(MIN_TEXT_WIDTH, width - before.cell_length))
     return Content("\n").join(
         Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
     )
+
+
+def wrap_evenly(text: Content, width: int) -> list[Content]:
+    """The lines of a paragraph, which are made a little shorter if the last one would be a single
+    word."""
+    lines = text.wrap(width)
+    if len(lines) < 2 or " " in lines[-1].plain.strip():
+        return lines
+    for narrower in range(width - 1, max(width * 2 // 3, MIN_TEXT_WIDTH), -1):
+        evener = text.wrap(narrower)
+        if len(evener) > len(lines):
+            break
+        if " " in evener[-1].plain.strip():
+            return evener
+    return lines
+
+
+def fit_path(path: str, width: int) -> str:
+    """A path in about `width` cells: the folders in its middle give way, then the middle of its
+    last name."""
+    if cell_len(path) <= width:
+        return path
+    folders, _, last = path.rpartition("/")
+    room = width - cell_len(last) - 2
+    if room >= 0 and folders:
+        kept = set_cell_size(folders + "/", room).rpartition("/")[0]
+        return f"{kept}/…/{last}" if kept else f"…/{last}"
+    half = max(1, (width - 1) // 2)
+    end = set_cell_size(last[::-1], half)[::-1]
+    return f"{set_cell_size(last, half).rstrip()}…{end.lstrip()}"
 
 
 class HangingLines(Widget):

@@ -5,11 +5,25 @@ Textual's own themes get the shades that they lack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
 
 FEW_COLOURS = "few-colours"
 """Class of the app where the terminal has 16 colours: shades need attributes there."""
+
+
+MARKED_CONTRAST = 1.25
+"""Grounds with at least this contrast to the page are marks: the chosen row, a selection."""
+FAINT_SHARE = 0.65
+"""Grey text with less than this share of the contrast of ink is faint."""
+GREY = 0.3
+"""Maximum saturation of greys."""
 
 
 def our_themes(few_colours: bool = False) -> tuple[Theme, Theme]:
@@ -67,3 +81,48 @@ def _theme(name: str, colours: dict[str, str], *, dark: bool) -> Theme:
             "scrollbar-background-active": page,
         },
     )
+
+
+class ColoursToAttributes(LineFilter):
+    """Without colours: marked grounds become `reverse`, and faint greys `dim`."""
+
+    def __init__(self, shades: Callable[[], tuple[Color, Color]]) -> None:
+        """`shades` returns the colours of the page and of ink."""
+        super().__init__()
+        self._shades = shades
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        page, ink = self._shades()
+        return [
+            Segment(text, style and _as_attributes(style, page, ink), control)
+            for text, style, control in segments
+        ]
+
+
+@lru_cache(1024)
+def _as_attributes(style: Style, page: Color, ink: Color) -> Style:
+    if style.color is None and style.bgcolor is None:
+        return style
+    front = ink if style.color is None else Color.from_rich_color(style.color)
+    ground = page if style.bgcolor is None else Color.from_rich_color(style.bgcolor)
+    if style.reverse:
+        front, ground = ground, front
+    is_marked = contrast(ground, page) >= MARKED_CONTRAST
+    is_grey = front.hsv.s <= GREY
+    faint = is_grey and contrast(front, ground) < FAINT_SHARE * contrast(ink, page)
+    plain = style.without_color + Style(reverse=is_marked, dim=faint and not is_marked)
+    return plain + Style.from_meta(style.meta) if style.meta else plain
+
+
+def contrast(first: Color, second: Color) -> float:
+    """The ratio of their luminances, from 1 to 21, as the WCAG defines it."""
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in colour.normalized
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from hypothesis import strategies as st
 
 from app.chat.export import html_document, to_html, to_json, to_markdown
 from app.protocol.options import Mode
-from app.protocol.prompt import Role
+from app.protocol.prompt import Origin, Role
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from app.store import importing
 from app.store.importing import from_json
-from app.store.records import ReadMap, State, StoreError
+from app.store.records import AttachmentRecord, ReadMap, State, StoreError
 from app.store.store import Store
 from tests.store.samples import answer_stats, answered, attach, versions
 from tests.tables import table
@@ -276,6 +277,24 @@ def test_html_shows_what_was_read(store: Store) -> None:
         '<span class="skipped">The </span><span class="read">tenant</span>'
         '<span class="skipped"> pays.\n</span><span class="read">The landlord may</span>'
     ) in page
+
+
+def test_a_document_and_its_parts_are_in_one_line(store: Store) -> None:
+    def part(text: str, line: int, asked: str = "") -> AttachmentRecord:
+        origin = Origin("/files/contract.md", part=asked) if asked else None
+        return replace(attach(store, text, "contract.md"), line=line, origin=origin)
+
+    letter = attach(store, "Dear Sir", "letter.txt")
+    parts = [part("a" * 10, 13), letter, part("b" * 20, 1_040)]
+    first = store.begin("Who pays?", parts)
+    named = [part("a" * 10, 13, "13,40"), part("b" * 20, 40, "13,40")]
+    store.add_message(first.conversation, Role.USER, "And now?", named)
+    for form in (to_markdown, to_html):
+        text = exported(store, first.conversation, form)
+        assert text.count("contract.md (") == 1
+        assert "contract.md (2 parts, from lines 13 and 1,040, 30 bytes)" in text
+        assert "contract.md#13,40 (30 bytes)" in text
+        assert "letter.txt (8 bytes)" in text
 
 
 def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: Store) -> None:

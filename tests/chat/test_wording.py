@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.reading_words import activity, reading_details, reading_line, unsure_note
+from app.chat.conversation import Question, Turn, TurnState
+from app.chat.reading_words import (
+    activity,
+    advice_after,
+    reading_details,
+    reading_line,
+    unsure_note,
+)
 from app.chat.turn_progress import TurnProgress
 from app.chat.wording import FAILURES, failure, reason, reasons
+from app.protocol.citations import Citation, CitationKind, Citations
 from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import DocumentsRead, Phase, PhaseTime, Reading, Statistics
@@ -44,6 +52,10 @@ PROPOSED: dict[str, Any] = {"proposed_tokens": 60, "accepted_tokens": 45, "verif
 def documents(**changes: Any) -> dict[str, Any]:
     lease = DocumentsRead("lease.docx", 1, 24_000, 24_000, 960, 960)
     return {"documents": replace(lease, **changes)}
+
+
+UNSURE = replace(STATISTICS, unsure=True, **documents())
+OF_THREE = replace(STATISTICS, **documents(name="", files=3))
 
 
 @table(
@@ -88,6 +100,32 @@ def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(unsure) == "The model was unsure after reading 4% of the conversation"
     unsure = replace(unsure, **documents())
     assert unsure_note(unsure) == "The model was unsure after reading 4% of lease.docx"
+
+
+CITED = Citations((Citation(CitationKind.QUOTATION, 0, 5, 0, 0, 0, 5),))
+
+
+@table(
+    "changes, advice",
+    [
+        ({"citations": Citations((), 1)}, "ask in the document's words"),
+        ({"citations": CITED}, ""),
+        ({"citations": None}, ""),  # not looked for
+        ({"citations": None, "quotes": True}, "ask in the document's words"),  # nothing to quote
+        ({"citations": Citations(), "text": ""}, ""),
+        ({"citations": Citations(), "state": TurnState.STOPPED}, ""),
+        ({"citations": Citations(), "question": Question("How many clauses are there?")}, ""),
+        ({"citations": CITED, "statistics": UNSURE}, "ask in the document's words"),
+        ({"citations": Citations(), "statistics": STATISTICS}, ""),  # no document
+        ({"citations": Citations(), "statistics": OF_THREE}, "ask in the documents' words"),
+    ],
+)
+def test_a_poor_answer_has_advice(changes: dict[str, Any], advice: str) -> None:
+    answered = Turn(1, Question("Who pays?"), TurnState.DONE, "The tenant.")
+    answered.statistics = replace(STATISTICS, **documents())
+    for name, value in changes.items():
+        setattr(answered, name, value)
+    assert advice_after(answered) == advice
 
 
 def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:

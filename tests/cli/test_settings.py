@@ -65,7 +65,7 @@ def test_they_are_printed_with_their_defaults(
     settings_path().write_text("[reading]\nkeep = 0.5\nmode = 'fast'\n")
     assert run(["settings"]) == 0
     out, err = capsys.readouterr()
-    assert "\nkeep = 0.5 (default 0)\n" in out
+    assert "\nkeep = 0.5 (default auto)\n" in out
     assert err.count("\n") == 1
     assert "'reading.mode' in " in err
     assert run(["settings", "--json"]) == 0

@@ -432,7 +432,7 @@ def test_a_proxy_that_is_none(puller: Puller, monkeypatch: pytest.MonkeyPatch, p
 
 def test_nobody_at_the_endpoint(puller: Puller) -> None:
     settings = dataclasses.replace(puller.settings(), endpoint="http://127.0.0.1:9")
-    with pytest.raises(ModelError, match="cannot be reached"):
+    with pytest.raises(ModelError, match=r"attempts \(the server cannot be reached\): check"):
         puller.pull(settings=settings)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.ingest.limits import ReadLimits
+from app.protocol.options import EMBEDDED, MODELS_OWN
 from app.settings.definitions import (
     Setting,
     Settings,
@@ -74,10 +75,18 @@ def test_invalid_values_are_refused(key: str, value: object) -> None:
 
 
 def test_the_words_of_the_screens_are_values() -> None:
-    assert find("reading.keep").validate("auto") == 0
-    assert find("storage.disk_cache_gb").validate("auto") == 0
+    for setting in all_settings():
+        for word, value in setting.words.items():
+            assert setting.display(value) == word
+            assert setting.validate(word) == setting.validate(word.upper()) == value
+        for choice in setting.choices:
+            assert setting.validate(setting.display(choice)) == choice
+    assert find("reading.keep").validate("Auto") == 0
+    assert find("answers.temperature").validate("the model's own") == MODELS_OWN
+    assert find("answers.thinking").validate("off") is False
+    assert find("models.target").validate("demo model") == EMBEDDED
     assert find("reading.kv_bits").validate(8) == "8"
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="from 0 to 1, or 'auto'"):
         find("reading.keep").validate("all")
 
 

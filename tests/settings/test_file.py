@@ -81,7 +81,7 @@ def test_a_new_file_says_what_everything_means_and_sets_nothing(path: Path) -> N
     [
         (
             "keep = 3",
-            ["'reading.keep'", "is 3", "a number from 0 to 1, or 'auto'. Using 0 (auto)."],
+            ["'reading.keep'", "is 3", "a number from 0 to 1, or 'auto'. Using auto."],
         ),
         ("keep = 'much'", ["'reading.keep'", "'much'"]),
         ("kep = 0.3", ["Unknown setting 'reading.kep'", "Did you mean 'reading.keep'?"]),
@@ -140,6 +140,19 @@ def test_a_change_is_there_at_the_next_start_and_only_it_is_written(path: Path) 
     assert SettingsFile(path).settings == KEEP.with_value(Settings(), 0.35)
     assert set(path.read_text().splitlines()) - set(template().splitlines()) == {"keep = 0.35"}
     assert [entry.name for entry in path.parent.iterdir()] == ["settings.toml"]
+
+
+def test_the_words_of_the_screen_are_written_and_read(path: Path) -> None:
+    file = opened(path, "[reading]\nkeep = 0.5\n[answers]\ntop_k = 3\ntemperature = 0.7\n")
+    for key, value in (("reading.keep", 0), ("answers.top_k", 0), ("answers.temperature", -1)):
+        change(file, find(key), value)
+    saved = path.read_text()
+    assert 'top_k = "all"\n' in saved
+    assert not {"keep", "temperature"} & set(saved.split())  # as by default
+    words = 'temperature = "the model\'s own"\nthinking = "off"\nthinking_budget = "No limit"\n'
+    again = opened(path, f"[answers]\n{words}")
+    assert again.problems == ()
+    assert not again.settings.answers.thinking
 
 
 def test_comments_unknown_keys_and_line_ends_stay(path: Path) -> None:

@@ -8,16 +8,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from app.protocol.prompt import Role
+from app.protocol.prompt import Origin, Role
 from app.protocol.reasons import too_long
 from app.store.records import (
     AttachmentRecord,
     ConversationSize,
     DraftRecord,
+    EarlierVersion,
     ReadMap,
     State,
     StoreError,
@@ -422,6 +424,45 @@ def three_turns(store: Store) -> None:
         reply = store.begin_reply(asked.id)
         reply.append(f"Answer {number}.")
         reply.finish()
+
+
+def from_file(store: Store, path: str, text: str, part: str = "") -> AttachmentRecord:
+    stored = attach(store, text, path.removeprefix("/files/"))
+    return replace(stored, origin=Origin(path.rstrip("/"), part=part))
+
+
+def test_documents_are_listed_once_with_their_newest_version(store: Store) -> None:
+    first, second, gone = (store.create().id for _ in range(3))
+    tree = from_file(store, "/files/src/", "a tree")
+    code = from_file(store, "/files/src/a.py", "old code")
+    lease = from_file(store, "/files/lease.docx", "old rent")
+    ask = partial(store.add_message, role=Role.USER, text="Who pays?")
+    ask(first, attachments=[tree, code, lease])
+    ask(first, attachments=[from_file(store, "/files/lease.docx", "new rent")])
+    earlier = EarlierVersion(tree.name, tree.sha256)
+    newer = replace(from_file(store, "/files/src/", "a newer tree"), replaces=earlier)
+    ask(second, attachments=[newer, from_file(store, "/files/src/b.py", "changed only")])
+    ranges = [from_file(store, "/files/a.log", text, "1,9") for text in ("line 1", "line 9")]
+    ask(second, attachments=[*ranges, attach(store, "imported", "old.md")])
+    ask(gone, attachments=[from_file(store, "/files/secret.txt", "x")])
+    store.trash(gone)
+    found = {each.label: each for each in store.documents()}
+    assert {name: len(each.conversations) for name, each in found.items()} == {
+        "src/": 2,
+        "lease.docx": 1,
+        "a.log#1,9": 1,
+        "old.md": 1,
+    }
+
+    def texts_of(name: str) -> list[str]:
+        known = found[name]
+        return [*map(store.text, store.message(known.message).attachments[known.start : known.end])]
+
+    assert texts_of("src/") == ["a tree", "old code"]  # all of it, not only what had changed
+    assert texts_of("lease.docx") == ["new rent"]
+    assert texts_of("a.log#1,9") == ["line 1", "line 9"]
+    assert found["a.log#1,9"].path == "/files/a.log#1,9"
+    assert (found["old.md"].path, found["old.md"].origin) == ("", None)
 
 
 def test_a_message_goes_with_all_that_follows_and_comes_back(store: Store) -> None:

@@ -230,6 +230,7 @@ def attach_long(store: Store) -> object:
 
 TROUBLES = {
     "disk full, message": (no_more_pages, add, "disk is full.*: free some space"),
+    "disk full, first question": (no_more_pages, lambda s: s.begin(LONG), "disk is full"),
     "disk full, edit": (no_more_pages, lambda s: s.edit(1, LONG), "disk is full"),
     "disk full, rename": (no_more_pages, lambda s: s.rename(1, LONG), "disk is full"),
     "disk full, duplicate": (no_more_pages, lambda s: [s.duplicate(1) for _ in range(50)], "full"),
@@ -254,6 +255,7 @@ def test_trouble_while_running(images: dict[str, Path], tmp_path: Path, name: st
             attempt(store)
         assert SENTENCE.fullmatch(str(raised.value))
         assert [message.text for message in store.branch(1)] == OLD + NEW
+        assert all(each.current is not None for each in store.conversations())
         assert [p for p in (tmp_path / "attachments").rglob("*") if p.is_file()] == documents
         attempt(store)  # once the trouble is over
     assert all_texts(tmp_path)[:3] == OLD + NEW

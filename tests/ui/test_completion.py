@@ -84,11 +84,12 @@ async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
         message = engine.asks[1].messages[-1]
         assert message.text == "What is it?"
         assert [(each.name, each.text) for each in message.documents] == [("b.py", "pass\n")]
-        # Advice about a path goes with it.
+        # A path that is being typed is no question about the whole text.
         await until(pilot, lambda: not pilot.app.chat.busy)
         await pilot.press("@")
         await pilot.press(*"every")
-        await until_shown(pilot, "seems to need the whole text")
+        await until_shown(pilot, "every.txt")
+        assert "seems to need the whole text" not in screen_text(pilot)
         await pilot.press("enter")
         await until_shown(pilot, "▣ every.txt")
         assert "seems to need the whole text" not in screen_text(pilot)

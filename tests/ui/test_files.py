@@ -9,12 +9,21 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from app.protocol.citations import Citations
 from app.protocol.events import PhaseProgress, Retrieved
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
-from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
+from app.ui.files.overview import (
+    FileFacts,
+    best_first,
+    choice_text,
+    chosen_text,
+    fit_files,
+    summary,
+)
 from app.ui.files.screen import FilesScreen, FileTree, ReadChoice, TreeRow, row_content
+from app.ui.text import fit_path
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
 from tests.ui.helpers import (
@@ -136,8 +145,10 @@ async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int])
     async with app_with(engine).run_test(size=size) as pilot:
         await answered(pilot, engine)
         screen = await open_files(pilot)
-        await until_shown(pilot, "Files  3 of 30 files · ", "▾ repo/", "▾ urls/", "▸ parts/")
-        await until_shown(pilot, "✓ resolvers.py", "2 of 2")
+        await until_shown(pilot, "Files  3 of 30 files · ", "▾ repo/", "▸ parts/", "README.md")
+        await until_shown(pilot, "✓ repo/urls/resolvers.py", "✓ repo/urls/base.py")
+        assert screen.list.highlighted == screen.list.options.options[0].id == "repo/long.py"
+        assert "▸ urls/" not in screen_text(pilot)  # both of its files stand above
         assert "file3.txt" not in screen_text(pilot)
         if size[0] >= 80:
             await until_shown(pilot, "4,096 tokens", "words: resolver")
@@ -204,6 +215,19 @@ async def test_a_choice_asks_again_with_it() -> None:
         await until_shown(pilot, "3 of 30 files: file12.txt, ")
 
 
+async def test_a_poor_answer_says_in_one_line_what_helps() -> None:
+    engine = FakeEngine(replace(STORY, citations=Citations((), 1)))
+    async with app_with(engine).run_test(size=(140, 30)) as pilot:
+        await answered(pilot, engine)
+        await until_shown(pilot, "Ask in the documents' words · ^F looks into other parts")
+        engine.story = replace(STORY, citations=Citations((), 1), unsure=True)
+        await pilot.press("ctrl+a")
+        await until_shown(
+            pilot, "≈ The model was unsure after reading 4% of 30 files in repo/ · ^F"
+        )
+        assert screen_text(pilot).count("documents' words") == 1
+
+
 async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
         await answered(pilot, engine)
@@ -217,7 +241,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         # A stored answer says it too.
         await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
         await open_files(pilot)
-        await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
+        await until_shown(pilot, "3 of 30 files · ", "words: resolver", "✓ repo/urls/base.py")
         await pilot.press("escape")
         await until_gone(pilot, "Type to find")
         await ask(pilot, engine, "What is the urlconf?")
@@ -327,7 +351,7 @@ async def test_five_thousand_files() -> None:
         await ask(pilot, engine, QUESTION)
         await until_shown(pilot, "▣ repo/  5,000 files", "3 of 5,000 files: long.py:280–319")
         await open_files(pilot)
-        await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
+        await until_shown(pilot, "✓ repo/urls/resolvers.py", "3 of 5,000 files · ")
         await pilot.press("escape", "ctrl+s")
         await until_shown(pilot, "What was read  1/3")
         await pilot.press("escape", "tab", "up", "ctrl+e")
@@ -340,10 +364,13 @@ async def test_five_thousand_files() -> None:
 FACTS = [FileFacts(f"a/b{n % 7}/c{n}.py", n, in_prompt=n == 3) for n in range(50)]
 
 
-def test_folders_with_what_was_read_start_open() -> None:
+def test_chosen_files_come_first_and_folders_of_the_users_choice_start_open() -> None:
     tree = FileTree(FACTS, {"a/b5/c5.py": ReadChoice.NEVER})
-    open_folders = [row.folder for row in tree.rows() if row.is_open]
-    assert open_folders == ["a/", "a/b3/", "a/b5/"]
+    rows = tree.rows()
+    assert [(row.depth, row.label) for row in rows[:2]] == [(0, "a/b3/c3.py"), (0, "a/")]
+    assert [row.folder for row in rows if row.is_open] == ["a/", "a/b5/"]
+    tree.set_open("a/b3/", True)
+    assert "c3.py" not in [row.label for row in tree.rows()]
     assert [row.key for row in tree.rows("B3 c1")] == ["a/b3/c10.py", "a/b3/c17.py"]
 
 
@@ -363,6 +390,42 @@ def test_choices_for_files_that_are_not_listed_stay() -> None:
     tree = FileTree(FACTS, {"gone.py": ReadChoice.ALWAYS})
     tree.cycle(tree.rows()[0])
     assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)
+
+
+@table(
+    "width, shown",
+    [
+        (30, "django/middleware/csrf.py"),
+        (20, "django/…/csrf.py"),
+        (12, "…/csrf.py"),
+        (7, "csr….py"),
+    ],
+)
+def test_a_path_is_shortened_in_its_middle(width: int, shown: str) -> None:
+    assert fit_path("django/middleware/csrf.py", width) == shown
+
+
+def chosen(name: str, reason: RetrievalReason, text: str, *words: str) -> RetrievedPart:
+    return RetrievedPart(Document(name, text), 9, reason, words)
+
+
+def test_the_best_files_come_first() -> None:
+    by_words, by_meaning = RetrievalReason.WORDS, RetrievalReason.MEANING
+    parts = [
+        chosen("a/locale/sr.po", by_meaning, "similar"),
+        chosen("a/csrf_tests.py", by_words, "csrf token", "csrf", "token"),
+        chosen("a/middleware/csrf.py", by_words, "csrf token, csrf token", "csrf", "token"),
+        chosen("a/named.py", RetrievalReason.NAME, "other"),
+        chosen("a/views.py", by_words, "token token token", "token"),
+    ]
+    names = [of_file[0].document.name for of_file in best_first(parts)]
+    assert [name.removeprefix("a/") for name in names] == [
+        "named.py",
+        "middleware/csrf.py",
+        "csrf_tests.py",
+        "views.py",
+        "locale/sr.po",
+    ]
 
 
 @table("width, choice", itertools.product([20, 40, 76, 200], [None, *ReadChoice]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -10,7 +12,7 @@ from app.settings.definitions import ThemeName, find
 from app.ui.app import SpecchatApp
 from app.ui.terminal import background_is_dark
 from app.ui.terminal_input import BackgroundReported
-from app.ui.theme import ink_shades, our_themes
+from app.ui.theme import ColoursToAttributes, contrast, ink_shades, our_themes
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow, table
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, started, until, until_shown
@@ -19,21 +21,9 @@ AA_TEXT, AA_SHAPES = 4.5, 3.0
 THEME = find("appearance.theme")
 
 
-def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
-    parts = [part / 255 for part in Color.parse(colour).rgb]
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
 def test_contrast_is_computed_as_wcag_does() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    assert contrast(Color.parse("#000000"), Color.parse("#ffffff")) == pytest.approx(21)
+    assert contrast(Color.parse("#777777"), Color.parse("#ffffff")) == pytest.approx(4.48, abs=0.01)
 
 
 @table("theme", our_themes())
@@ -44,8 +34,9 @@ def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
         for text in texts:
             assert text is not None
             assert page is not None
-            assert contrast(text, page) >= AA_TEXT, (text, page)
-    assert contrast(named["ink-faint"], theme.background or "") >= AA_SHAPES
+            assert contrast(Color.parse(text), Color.parse(page)) >= AA_TEXT, (text, page)
+    faint, page = Color.parse(named["ink-faint"]), Color.parse(theme.background or "")
+    assert contrast(faint, page) >= AA_SHAPES
 
 
 def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
@@ -57,8 +48,8 @@ def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
 
 @table("theme", [t for t in BUILTIN_THEMES.values() if not t.ansi])
 def test_others_get_our_shades_in_order(theme: Theme) -> None:
-    page = theme.to_color_system().generate()["background"]
-    shades = [contrast(colour, page) for colour in ink_shades(theme).values()]
+    page = Color.parse(theme.to_color_system().generate()["background"])
+    shades = [contrast(Color.parse(colour), page) for colour in ink_shades(theme).values()]
     assert shades == sorted(shades, reverse=True)
     assert ink_shades(theme).keys() <= our_themes()[0].variables.keys()
 
@@ -80,9 +71,9 @@ async def test_every_theme_is_applied_live() -> None:
         assert app.theme == "tokyo-night"
 
 
-@pytest.mark.parametrize(("variable", "grey"), [("1", True), slow(None, False)])
-async def test_no_color_leaves_no_colour(
-    variable: str | None, grey: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("variable", "plain"), [("1", True), slow(None, False)])
+async def test_no_color_leaves_no_colour_but_attributes(
+    variable: str | None, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     if variable is not None:
@@ -90,15 +81,43 @@ async def test_no_color_leaves_no_colour(
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        await pilot.press("f2")
-        await until_shown(pilot, "Settings")
-        found = set()
-        for strip in app.screen._compositor.render_strips():
-            for _, style, _ in strip.apply_filter(app._filters[-1], Color.parse("#000")):
-                colours = (style.color, style.bgcolor) if style else ()
-                found |= {tuple(each.triplet) for each in colours if each and each.triplet}
-        assert found
-        assert all(red == green == blue for red, green, blue in found) == grey
+        for key, shown in (("f2", "Settings"), ("escape", "ready"), ("f1", "Ten keys")):
+            await pilot.press(key)
+            await until_shown(pilot, shown)
+            styles: list[Style] = []
+            for strip in app.screen._compositor.render_strips():
+                styles += [style for _, style, _ in strip if style]
+            assert any(style.color or style.bgcolor for style in styles) != plain
+            assert any(style.dim for style in styles) == plain
+            assert any(style.reverse for style in styles) or not plain  # the cursor, the row
+
+
+@table(
+    "theme, colour, ground, attributes",
+    [
+        (theme, colour, ground, attributes)
+        for theme in our_themes()
+        for colour, ground, attributes in (
+            (theme.foreground, theme.background, ""),
+            (theme.foreground, theme.panel, ""),
+            (theme.variables["ink-dim"], theme.background, "dim"),
+            (theme.variables["ink-unread"], theme.panel, "dim"),
+            (theme.accent, theme.background, ""),
+            (theme.error, theme.background, ""),
+            (theme.foreground, theme.variables["rule"], "reverse"),
+            (theme.background, theme.foreground, "reverse"),
+        )
+    ],
+)
+def test_colours_become_attributes(theme: Theme, colour: str, ground: str, attributes: str) -> None:
+    page, ink = Color.parse(theme.background or ""), Color.parse(theme.foreground or "")
+    line_filter = ColoursToAttributes(lambda: (page, ink))
+    (drawn,) = line_filter.apply([Segment("x", Style.parse(f"bold {colour} on {ground}"))], page)
+    assert drawn.style is not None
+    assert drawn.style.color is drawn.style.bgcolor is None
+    found = [name for name in ("dim", "reverse") if getattr(drawn.style, name)]
+    assert found == attributes.split()
+    assert drawn.style.bold
 
 
 async def test_auto_follows_the_terminals_background(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from app.util import formatting
 
 DELETED = "This file was deleted."
 """The new version of a file of a folder that is gone."""
-_PASTE = re.compile(r"paste-(\d+)\.txt")
+PASTE = re.compile(r"paste-(\d+)\.txt")
 MAX_SKIPPED = 500
 """Maximum number of skipped files of a folder that are saved with a draft. With more, no facts are
 saved, because drafts are saved often."""
@@ -64,7 +64,7 @@ class Attachment:
     def name(self) -> str:
         """The name that the chip shows; not sanitised."""
         name = self.documents[0].name
-        paste = _PASTE.fullmatch(name)
+        paste = PASTE.fullmatch(name)
         return f"Paste {paste[1]}" if paste else name
 
     @property
@@ -163,7 +163,7 @@ def documents_of(attachments: Iterable[Attachment]) -> tuple[Document, ...]:
 
 
 def next_paste_number(attachments: Iterable[Attachment]) -> int:
-    numbers = (_PASTE.fullmatch(each.documents[0].name) for each in attachments)
+    numbers = (PASTE.fullmatch(each.documents[0].name) for each in attachments)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 
 
@@ -173,7 +173,7 @@ def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[At
     every, names = [*first], {each.documents[0].name for each in first}
     for each in second:
         name = each.documents[0].name
-        if _PASTE.fullmatch(name) and name in names:
+        if PASTE.fullmatch(name) and name in names:
             document = replace(each.documents[0], name=f"paste-{next_paste_number(every)}.txt")
             each = replace(each, documents=(document,))
         every.append(each)

@@ -1,4 +1,5 @@
-"""Finds the paths in what a terminal pastes when files are dropped on it."""
+"""Finds the paths in what a terminal pastes when files are dropped on it; also of a part of a file,
+such as `contract.pdf#5-10`, if nothing else is pasted."""
 
 from __future__ import annotations
 
@@ -12,10 +13,17 @@ from urllib.parse import unquote_to_bytes
 MAX_DROPPED = 100
 MAX_CHARACTERS = 64_000
 _START = re.compile(r"""['"]?(?:file:/|~/|/)[^\s'"]""")
+_PART = re.compile(r"[^\n#]+#[^\n]*[^\s#]\s*")
 
 
 def dropped_paths(text: str) -> Sequence[str]:
     """The absolute paths, if the text has nothing else and all of them exist. Looks at the disk."""
+    if _PART.fullmatch(text):
+        from app.ingest.excerpt import split_path  # slow to import
+
+        path = os.path.abspath(os.path.expanduser(text.strip()))
+        if split_path(path)[1]:
+            return [path]
     for candidates in _readings(text.strip()):
         paths = [_path(each) for each in candidates]
         if 0 < len(paths) <= MAX_DROPPED and all(each and os.path.exists(each) for each in paths):
@@ -24,7 +32,9 @@ def dropped_paths(text: str) -> Sequence[str]:
 
 
 def may_be_paths(text: str) -> bool:
-    return len(text) <= MAX_CHARACTERS and _START.match(text.lstrip()) is not None
+    if len(text) > MAX_CHARACTERS:
+        return False
+    return _START.match(text.lstrip()) is not None or _PART.fullmatch(text) is not None
 
 
 def _readings(text: str) -> Iterator[Sequence[str]]:

@@ -4,6 +4,7 @@ and its result goes to the conversation it was started in."""
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from app.ui.attach.attachment import (
     ReadFile,
     documents_of,
     find_duplicate,
+    group_documents,
     make_attachment,
     merge,
 )
@@ -55,6 +57,7 @@ class AttachmentReader:
     ) -> None:
         """`target` is the folder of the model whose tokens are counted."""
         self._composer, self._open_chats = composer, open_chats
+        composer.known_names = self._known_names
         self._settings_file = settings_file
         self.read: ReadFile = FileJob.run
         self._jobs: dict[FileJob, OpenChat] = {}
@@ -126,6 +129,19 @@ class AttachmentReader:
         if not self._is_duplicate(new, chips.attached):
             chips.add(new)
 
+    async def attach_again(self, documents: tuple[Document, ...]) -> None:
+        """Attach documents of an earlier conversation as they were read there, and say whether
+        their files have changed since."""
+        self._remove_sample()
+        chips, documents = self._composer.chips, tuple(documents)
+        for new in group_documents(documents):
+            if not self._is_duplicate(new, chips.attached):
+                chips.add(new)
+        await self._check(self._open_chats.shown)
+        for each in chips.attached:
+            if each.changes and each.documents[0] is documents[0]:
+                self._composer.notice.show(_since_read(each.name, each.changes))
+
     def remove(self, item: Shown) -> None:
         """Remove a chip. If its file is still being read, stop that; one that was read before stays
         as it was."""
@@ -151,6 +167,15 @@ class AttachmentReader:
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
         """The files being read for a conversation."""
         return tuple(job for job, owner in self._jobs.items() if owner is chat)
+
+    def _known_names(self) -> set[str]:
+        """Names of the files and folders of the conversation on the screen."""
+        chat = self._open_chats.shown
+        paths = [path for path, _ in _sent(chat)]
+        paths += [job.path for job in self.jobs(chat)]
+        attached = documents_of(self._composer.chips.attached)
+        paths += [each.origin.path for each in attached if each.origin is not None]
+        return {os.path.basename(path.rstrip("/")) for path in paths}
 
     def reassign(self, before: OpenChat, after: OpenChat) -> None:
         """Move the files that are being read from one conversation to another."""
@@ -456,6 +481,13 @@ async def _with_ocr_advice(error: UserError) -> UserError:
 
 def install_ocr() -> str:
     return f"to recognise it, run `{install_command('ocr')}` and attach it again"
+
+
+def _since_read(name: str, changes: Changes) -> str:
+    """A sentence about files that have changed since they were read for another conversation."""
+    if changes.gone and not name.endswith("/"):
+        return f"'{name}' is gone from the disk: the text that was read before is used."
+    return f"'{name}' has changed since it was read: Shift+Tab and Enter read it again."
 
 
 def path_and_name(document: Document) -> tuple[str, str]:

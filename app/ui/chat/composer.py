@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,7 +25,7 @@ from app.ui.attach.dropped import dropped_paths, may_be_paths
 from app.ui.background import in_background, start_task
 from app.ui.chat.chrome import Notice
 from app.ui.chat.slider import KeepSlider
-from app.ui.completion import CompletionList
+from app.ui.completion import CompletionList, ends_in_path, typed_paths, without_paths
 from app.ui.keys import WORD_BINDINGS, odd_character, run_own_binding
 from app.ui.state.draft import NextMode, UnsentMessage
 from app.ui.terminal import Clipboard
@@ -34,6 +34,7 @@ from app.util.sanitize import sanitize
 EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
 DISK_SECONDS = 1.0
 """Maximum time for checking whether a file that is named or pasted exists."""
+ATTACH_ADVICE = "{} is not attached: type @ before it to attach it."
 WHOLE_TEXT_ADVICE = "This question seems to need the whole text: {} reads it in full."
 
 
@@ -306,6 +307,11 @@ class Composer(Vertical):
         """The turn whose question is being edited: it is here instead of the draft."""
         self._set_aside: UnsentMessage | None = None
         """The draft, while a question is edited."""
+        self.known_names: Callable[[], Container[str]] = tuple
+        """Names of the files of the conversation."""
+        self._typed_paths: tuple[str, ...] = ()
+        self._typed_path = ""
+        """The first of them that is a file or folder that is not attached."""
 
     def compose(self) -> ComposeResult:
         yield self.notice
@@ -430,9 +436,26 @@ class Composer(Vertical):
             self.box.replace_all(text)
 
     def _update_suggestion(self) -> None:
-        mode = self._next_mode.mode
-        if mode is Mode.FULL or asks_for_every_token(self.box.text) is None:
+        mode, text = self._next_mode.mode, self.box.text
+        if (paths := typed_paths(text)) != self._typed_paths:
+            self._typed_paths, self._typed_path = paths, ""
+            if paths:
+                start_task(self, lambda: self._find_typed_path(paths), "typed path", exclusive=True)
+        if self._typed_path:
+            self.notice.suggest(ATTACH_ADVICE.format(self._typed_path))
+        elif (
+            mode is Mode.FULL
+            or ends_in_path(text)
+            or asks_for_every_token(without_paths(text)) is None
+        ):
             self.notice.suggest("")
         else:
             how = "auto mode" if mode is Mode.AUTO else "^T"
             self.notice.suggest(WHOLE_TEXT_ADVICE.format(how))
+
+    async def _find_typed_path(self, paths: tuple[str, ...]) -> None:
+        known = self.known_names()
+        found = await in_background(lambda: self.box.choices.paths.first_existing(paths, known))
+        if found and paths == self._typed_paths:
+            self._typed_path = found
+            self._update_suggestion()

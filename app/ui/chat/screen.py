@@ -45,7 +45,7 @@ from app.protocol.events import (
 )
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
-from app.store.records import DocumentHit, Overrides
+from app.store.records import DocumentHit, KnownDocument, Overrides, StoreError
 from app.ui.attach.chips import Chip, Chips
 from app.ui.background import EngineEvents, start_task
 from app.ui.chat.asking import OPENING
@@ -566,11 +566,36 @@ class ChatScreen(MessagesScreen):
 
     def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
         self._drop_trashed_caches()
-        if chosen is not None and (chosen.id is None or chosen.id != self.open_chats.shown.id):
+        if chosen is not None and chosen.attach is not None:
+            self._ask_again_about(chosen.attach)
+        elif chosen is not None and (chosen.id is None or chosen.id != self.open_chats.shown.id):
             self._open_chat(chosen.id, chosen.message, chosen.document)
         elif chosen is not None and chosen.message is not None:
             self.open_message(chosen.message, chosen.document)
         start_task(self, self._read_titles)
+
+    def _ask_again_about(self, known: KnownDocument) -> None:
+        """Attach a document of an earlier conversation to a new one."""
+        self.composer.box.hold()
+
+        async def attach() -> None:
+            try:
+                shown = self.open_chats.shown
+                if shown.id is not None or shown.conversation.turns:
+                    await self._load_and_show(None)
+                try:
+                    documents = await self.repository.known_document(known)
+                except StoreError as error:
+                    if not known.path:
+                        raise
+                    self.attachments.attach(known.path, typed_path(known.path))
+                    self.notice.show(f"{error.problem}, so the file is read again.")
+                    return
+            finally:
+                self.composer.box.release()
+            await self.attachments.attach_again(documents)
+
+        start_task(self, attach)
 
     async def _read_titles(self) -> None:
         """Conversations may have been renamed in the list."""

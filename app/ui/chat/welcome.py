@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from app.models.pairs import Recommendation
 
 WHAT_IT_IS = (
-    "  specchat answers questions about long documents, on this machine only.",
-    "  It finds what matters for your question; the model reads only that.",
-    "  Each answer says how much. ^S shows what was read, ^R reads in full.",
+    "  specchat answers questions about long documents, on this machine only. It finds what matters"
+    " for your question; the model reads only that. Each answer says how much."
+    " ^S shows what was read, ^R reads in full."
 )
 TRY_IT = "  Press ⏎ to ask about a sample, the GNU GPL. Or paste a text, or type @."
 
@@ -34,7 +34,7 @@ async def show_welcome(
     """Explain the app above the conversation, and fill in a sample question, which what the user
     types or attaches replaces."""
     chat = open_chats.shown
-    lines = [Content(line) for line in WHAT_IT_IS]
+    lines = [Content(WHAT_IT_IS)]
     banner.show_guide(lines)
     document = await in_background(_read_sample)
     started = composer.box.text or composer.chips.items or open_chats.shown.conversation.turns
@@ -61,14 +61,16 @@ def _recommend() -> Recommendation | None:
 
 def _recommendation_lines(found: Recommendation) -> list[Content]:
     from app.models.fit import format_tokens
+    from app.models.packaged import SMOLLM2
 
     name, tokens = found.target.name.rpartition("/")[2], format_tokens(found.fit.max_tokens)
     memory, download = found.fit.machine.total / formatting.GIB, found.target.download / 1e9
-    return [
-        Content.styled(
-            f"  This demo model can only quote. {name} runs in {memory:.0f} GB of memory", DIM
-        ),
-        Content.styled(
-            f"  with prompts of up to {tokens} tokens. ^L downloads it ({download:.1f} GB).", DIM
-        ),
-    ]
+    small = (
+        "  This demo model can only quote. F6 downloads a small model that answers in its own words"
+        f" ({SMOLLM2.download / 1e6:.0f} MB)."
+    )
+    large = (
+        f"  {name} runs in {memory:.0f} GB of memory with prompts of up to {tokens} tokens. ^L"
+        f" downloads it ({download:.1f} GB)."
+    )
+    return [Content.styled(line, DIM) for line in (small, large)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from textual import on
 from textual.app import ComposeResult
@@ -18,10 +18,17 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.protocol.prompt import Role
-from app.store.records import ConversationRecord, ConversationSize, DocumentHit, SearchHit
+from app.store.records import (
+    ConversationRecord,
+    ConversationSize,
+    DocumentHit,
+    KnownDocument,
+    SearchHit,
+)
+from app.ui.attach.attachment import PASTE
 from app.ui.background import start_task
 from app.ui.state.repository import ChatRepository
-from app.ui.text import spread
+from app.ui.text import fit_path, spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -108,6 +115,21 @@ def render_row(
     return line + "\n" + _snippet(speaker, row.hit.snippet, row.hit.matches, width)
 
 
+def is_named(known: KnownDocument) -> bool:
+    """Whether a user recognises it by its name: not pastes, and not what other programs sent."""
+    return known.origin is not None or ("." in known.name and not PASTE.fullmatch(known.name))
+
+
+def render_known(known: KnownDocument, width: int, now: datetime, with_path: bool) -> Content:
+    """One line for a document to ask about again."""
+    label = known.path if with_path and known.path else known.label
+    chats = formatting.plural(len(known.conversations), "chat")
+    facts = Content.styled(f"{chats}  {short_date(known.used_at, now):>10}", "$ink-dim")
+    room = width - facts.cell_length - MARK_WIDTH - 2
+    name = Content.assemble(("▣ ", "$accent"), fit_path(sanitize_line(label), room))
+    return spread(name, facts, width)
+
+
 def render_document(hit: DocumentHit, width: int) -> Content:
     """The document's name and its conversation in one line, and the line that was found."""
     title = sanitize_line(hit.title[:MAX_MATCHED]) if hit.title.strip() else UNTITLED
@@ -127,6 +149,8 @@ def short_date(time: datetime, now: datetime) -> str:
     local = time.astimezone(now.tzinfo)
     if local.date() == now.date():
         return f"{local:%H:%M}"
+    if local.date() == now.date() - timedelta(days=1):
+        return "yesterday"
     return f"{local:%d %b}" if local.year == now.year else f"{local:%Y-%m-%d}"
 
 

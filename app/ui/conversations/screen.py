@@ -1,8 +1,10 @@
-"""Ctrl+O: all conversations: find by title, message or document, open, rename, pin, delete."""
+"""Ctrl+O: all conversations: find by title, message or document, open, rename, pin, delete; and
+their documents, to ask about one again."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Input, Static
+from textual.widgets import Input, OptionList, Static
 
 from app.chat.export import to_file
 from app.errors import UserError
@@ -25,6 +27,7 @@ from app.store.records import (
     ConversationSize,
     DocumentHit,
     FoundDocuments,
+    KnownDocument,
     SearchHit,
 )
 from app.store.store import Store
@@ -32,8 +35,10 @@ from app.ui.background import start_task
 from app.ui.conversations.list_rows import (
     ConversationRow,
     distinct_labels,
+    is_named,
     matching_rows,
     render_document,
+    render_known,
     render_row,
 )
 from app.ui.filter_list import FilterList, FilterListScreen, in_turn
@@ -44,10 +49,13 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 REFRESH_SECONDS = 0.5
+ASK_AGAIN = "This is a document. Enter attaches it to a new conversation."
 SEARCH_DELAY_SECONDS = 0.08
 """Delay of a search, so that a quickly typed word is searched for once."""
 _DOCUMENT = "document "
-"""Prefix of the keys of document rows; the document's number follows."""
+"""Prefix of the keys of rows for hits in documents; the hit's number follows."""
+_ATTACH = "attach "
+"""Prefix of the keys of rows for documents to ask about again; the document's number follows."""
 
 
 class PromptLine(Horizontal):
@@ -83,24 +91,32 @@ class PromptLine(Horizontal):
 
 @dataclass(frozen=True, slots=True)
 class ChosenConversation:
-    """The conversation to open; None for a new one. `message` is where the search found it, and
-    `document` the place in one of its documents."""
+    """The conversation to open; None for a new one, about a document that is to `attach`.
+    `message` is where the search found it, and `document` the place in one of its documents."""
 
     id: int | None
     message: int | None = None
     document: DocumentHit | None = None
+    attach: KnownDocument | None = None
 
 
 class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     """`statuses` returns what is running in conversations, by their ids. `on_trashed` is called
     when one is moved to the trash, or (False) restored."""
 
-    HINTS = ("⏎ open", "^N new", "^R rename", "^T pin", "^D delete", "^Z undo", "^E export", "Esc")
+    HINTS = (
+        *("⏎ open", "^N new", "Tab documents", "^R rename", "^T pin", "^D delete", "^Z undo"),
+        *("^E export", "Esc"),
+    )
 
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open", id="list.open", tooltip="Open"),
         Binding("ctrl+n", "new", "New", id="list.new", tooltip="New conversation", priority=True),
+        Binding(
+            "tab", "documents", "Documents", id="list.documents",
+            tooltip="Go to the documents, or back to the conversations", priority=True,
+        ),
         Binding("ctrl+r", "rename", "Rename", id="list.rename", tooltip="Rename", priority=True),
         Binding("ctrl+t", "pin", "Pin", id="list.pin", tooltip="Pin or unpin", priority=True),
         Binding(
@@ -141,6 +157,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._hits: tuple[SearchHit, ...] = ()
         self._documents_searched = ""
         self._documents = FoundDocuments()
+        self._attachable: tuple[KnownDocument, ...] = ()
         self._rows: list[ConversationRow] = []
         self._deleted: list[ConversationRecord] = []
         self._loaded = asyncio.Event()
@@ -181,6 +198,9 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
 
         self._conversations, self._sizes = await self._repository.read(read)
         self.draw("" if go_to is None else str(go_to))
+        known = await self._repository.read(lambda store: store.documents())
+        self._attachable = tuple(each for each in known if is_named(each))
+        self.draw()
 
     def list_rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         hits = self._hits if text == self._searched else ()
@@ -192,8 +212,21 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             status, label = self._drawn_statuses.get(row.id, ""), labels.get(row.id, "")
             line = render_row(row, width, now, status, row.id == self._current, label)
             yield str(row.id), line
+        named = Counter(each.label for each in self._attachable)
+        for index, known in self._attachable_for(text):
+            line = render_known(known, width, now, with_path=named[known.label] > 1)
+            yield f"{_ATTACH}{index}", line
         for index, hit in enumerate(self._documents_for(text).hits):
             yield f"{_DOCUMENT}{index}", render_document(hit, width)
+
+    def _attachable_for(self, text: str) -> list[tuple[int, KnownDocument]]:
+        """Documents whose names have all words of `text`, with their numbers."""
+        words = text.casefold().split()
+        return [
+            (index, each)
+            for index, each in enumerate(self._attachable)
+            if all(word in each.label.casefold() for word in words)
+        ]
 
     def _documents_for(self, text: str) -> FoundDocuments:
         return self._documents if text == self._documents_searched else FoundDocuments()
@@ -208,7 +241,10 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
                 count += f" · {total}" if shown == found.total else f" · {shown} of {total}"
             if found.unindexed:
                 count += f" · {formatting.count(found.unindexed)} not searchable yet"
+        elif self._attachable:
+            count += f" · {formatting.plural(len(self._attachable), 'document')}"
         self.show_heading("Conversations", count)
+        self._describe()
 
     def _refresh_statuses(self) -> None:
         if self._drawn_statuses != dict(self._statuses()):
@@ -221,6 +257,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         key = self.list.highlighted
         if key.startswith(_DOCUMENT):
             self.show_message("This is a document. Enter opens its conversation.")
+        elif key.startswith(_ATTACH):
+            self.show_message(ASK_AGAIN)
         return next((r.conversation for r in self._rows if str(r.id) == key), None)
 
     @on(FilterList.Filtered)
@@ -260,8 +298,29 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
             self.leave(ChosenConversation(hit.conversation, hit.message, hit))
             return
+        if event.key.startswith(_ATTACH):
+            known = self._attachable[int(event.key.removeprefix(_ATTACH))]
+            self.leave(ChosenConversation(None, attach=known))
+            return
         row = next(row for row in self._rows if str(row.id) == event.key)
         self.leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
+
+    @on(OptionList.OptionHighlighted)
+    def _describe(self) -> None:
+        """Say what Enter does with a document."""
+        if self.list.highlighted.startswith(_ATTACH):
+            self.show_message(ASK_AGAIN)
+        elif self.said == ASK_AGAIN:
+            self.show_message("")
+
+    @in_turn
+    async def action_documents(self) -> None:
+        rows = [option.id or "" for option in self.list.options.options]
+        documents = [key for key in rows if key.startswith(_ATTACH)]
+        if not documents:
+            self.show_message("No document has been attached yet.")
+        else:
+            self.draw(rows[0] if self.list.highlighted in documents else documents[0])
 
     def action_new(self) -> None:
         self.leave(ChosenConversation(None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.cells import cell_len
 
@@ -37,6 +38,8 @@ class FileFacts:
     reason: str = ""
     chosen: bool = False
     """Whether the user's choice is the reason."""
+    rank: int = 0
+    """Place among the files that were chosen for the question, from the best one."""
 
 
 def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
@@ -70,19 +73,26 @@ def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
     return found
 
 
-def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
-    """Names of the files in the prompt, below their common folder, with line numbers if only a part
-    was chosen, as in `urls/base.py:1–80`. Files that the user chose or named come first, then files
-    with most words of the question."""
-    by_name, top = {each.name: each for each in files}, common_folder(files)
+def best_first(parts: Iterable[RetrievedPart]) -> list[list[RetrievedPart]]:
+    """The parts of each file. Files that the user chose or named come first, then files with most
+    words of the question."""
     first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
 
-    def order(of_file: list[RetrievedPart]) -> tuple[int, int]:
-        reason = of_file[0].reason
-        return first.index(reason) if reason in first else len(first), -len(of_file[0].words)
+    def order(of_file: list[RetrievedPart]) -> tuple[int, int, int]:
+        reason, words = of_file[0].reason, of_file[0].words
+        texts = [part.document.text.casefold() for part in of_file]
+        often = sum(text.count(word.casefold()) for word in words for text in texts)
+        return first.index(reason) if reason in first else len(first), -len(words), -often
 
+    return sorted(by_file(parts).values(), key=order)
+
+
+def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
+    """Names of the files in the prompt, best first, below their common folder, with line numbers if
+    only a part was chosen, as in `urls/base.py:1–80`."""
+    by_name, top = {each.name: each for each in files}, common_folder(files)
     names = []
-    for of_file in sorted(by_file(parts).values(), key=order):
+    for of_file in best_first(parts):
         documents = [part.document for part in of_file]
         name = documents[0].name
         lines = lines_of(documents, by_name.get(name))
@@ -108,6 +118,10 @@ def file_facts(
     nearly = {} if retrieved is None else {r.name: (i, r) for i, r in enumerate(retrieved.ranked)}
     all_fit = turn is not None and turn.retrieved is None and bool(turn.text)
     in_turn = set(files_for(conversation, turn)) if all_fit and turn is not None else set()
+    ranks = {
+        of_file[0].document.name: rank
+        for rank, of_file in enumerate(best_first(chain.from_iterable(parts.values())))
+    }
 
     def facts(file: Document) -> FileFacts:
         size = -(-len(file.text) // CHARACTERS_PER_TOKEN)
@@ -117,7 +131,10 @@ def file_facts(
             lines = lines_of([part.document for part in own], file)
             tokens = sum(part.tokens for part in own)
             chosen = not is_earlier and own[0].reason is RetrievalReason.CHOSEN
-            return FileFacts(file.name, tokens, True, is_earlier, False, lines, reason, chosen)
+            rank = ranks.get(file.name, len(ranks))
+            return FileFacts(
+                file.name, tokens, True, is_earlier, False, lines, reason, chosen, rank
+            )
         reason = ""
         if file.name in nearly:
             number, ranked = nearly[file.name]

@@ -1,4 +1,5 @@
-"""Ctrl+F: the files of a conversation as a tree: which the model got, and choosing others."""
+"""Ctrl+F: the files that were chosen for a question, then a tree of the others; and choosing
+others."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from app.ui.files.overview import FileFacts, summary
 from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help import Section
 from app.ui.keys import SafeInput
-from app.ui.text import spread
+from app.ui.text import fit_path, spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -54,27 +55,31 @@ class TreeRow:
 
 
 class FileTree:
-    """A tree of files. Top folders start open, and so do folders with a chosen file or, if not all
-    files are in the prompt, with a file in the prompt."""
+    """The files that were chosen for a question, best first, then a tree of the others. Top folders
+    start open, and so do folders with a file that the user chose."""
 
     def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, ReadChoice]) -> None:
         self.choices = dict(choices)
         """The choices that are not automatic, by name."""
         self._facts = facts
+        chosen = (each for each in facts if each.in_prompt and not each.estimated)
+        self._first = sorted(chosen, key=lambda each: each.rank)
+        self._listed = {each.name for each in self._first}
         self._opened = {folder for each in facts for folder in _folders(each.name)[:1]}
-        all_fit = all(each.in_prompt for each in facts)
-        for each in facts:
-            if each.name in self.choices or (each.in_prompt and not all_fit):
-                self._opened.update(_folders(each.name))
+        for name in self.choices:
+            self._opened.update(_folders(name))
 
     def rows(self, text: str = "") -> list[TreeRow]:
-        """Rows of open folders or, with a `text`, all files whose names have its words."""
+        """The chosen files and the rows of open folders or, with a `text`, all files whose names
+        have its words."""
         words = text.casefold().split()
         if words:
-            names = ((each, each.name.casefold()) for each in self._facts)
+            every = [*self._first, *(each for each in self._facts if each.name not in self._listed)]
+            names = ((each, each.name.casefold()) for each in every)
             found = (each for each, name in names if all(word in name for word in words))
             return [TreeRow(0, each.name, (each,)) for each in found]
-        return [*self._rows_in("", self._facts, 0)]
+        first = [TreeRow(0, each.name, (each,)) for each in self._first]
+        return [*first, *self._rows_in("", self._facts, 0)]
 
     def _rows_in(self, path: str, files: Sequence[FileFacts], depth: int) -> Iterator[TreeRow]:
         """Rows of the folder `path`, which ends with a slash; `files` are all below it."""
@@ -83,6 +88,8 @@ class FileTree:
             name, slash, _ = file.name.removeprefix(path).partition("/")
             folders.setdefault(name + slash, []).append(file)
         for name, inner in sorted(folders.items(), key=lambda each: not each[0].endswith("/")):
+            if all(each.name in self._listed for each in inner):
+                continue
             if not name.endswith("/"):
                 yield from (TreeRow(depth, name, (file,)) for file in inner)
                 continue
@@ -198,9 +205,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         yield self.foot
 
     def on_mount(self) -> None:
-        rows = self.files.rows()
-        in_prompt = (row.key for row in rows if not row.folder and row.files[0].in_prompt)
-        self.draw(next(in_prompt, ""))
+        self.draw()
 
     def list_rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         self._rows = {}
@@ -275,7 +280,8 @@ def row_content(row: TreeRow, choice: ReadChoice | None, context: int, width: in
     file = row.files[0]
     mark = MARKS.get(choice, "✓" if file.in_prompt else " ") if choice else " "
     name_style = "" if file.in_prompt and choice is not ReadChoice.NEVER else "$ink-dim"
-    name = sanitize_line(row.label)
+    room = max(2 * width // 3 - 2 * row.depth - len(file.lines) - 10, width // 3)
+    name = fit_path(sanitize_line(row.label), room)
     left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
     if file.lines:
         left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))

@@ -155,7 +155,7 @@ class DocumentsScreen(ModalScreen[int | None]):
         self.list.draw(str(self._current))  # at once: keys typed ahead are meant for it
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.list.draw)
+        self.list.fit_box(self.size.height)
 
     def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         for index, document in enumerate(self._collection.documents):

@@ -162,6 +162,15 @@ class ChatRepository:
         """A conversation, or (None) a new one, with its draft. `next_mode` is the default."""
         return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
+    async def known_document(self, known: records.KnownDocument) -> tuple[Document, ...]:
+        """The documents of a file or folder, as they were sent with an earlier question."""
+
+        def read(store: Store) -> tuple[Document, ...]:
+            stored = store.message(known.message).attachments[known.start : known.end]
+            return tuple(_document(store, each) for each in stored)
+
+        return await self.read(read)
+
     async def ask(
         self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
     ) -> StoredTurn:
@@ -263,9 +272,7 @@ class ChatRepository:
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
-                text = self._store.text(attachment)
-                name, line, origin = attachment.name, attachment.line, attachment.origin
-                documents.append(Document(name, text, line=line, origin=origin))
+                documents.append(_document(self._store, attachment))
         chat.draft = from_record(draft, documents, next_mode)
         return chat
 
@@ -309,6 +316,12 @@ class ChatRepository:
         store.save_draft(to_record(draft, id, tuple(attached.values())))
         self._stored_attachments = attached
         self._last_draft = id, draft
+
+
+def _document(store: Store, attachment: records.AttachmentRecord) -> Document:
+    """Raises StoreError."""
+    name, line, origin = attachment.name, attachment.line, attachment.origin
+    return Document(name, store.text(attachment), line=line, origin=origin)
 
 
 def _resolve_models(load: Load) -> ModelPair:

@@ -117,17 +117,12 @@ class CitationsScreen(ModalScreen[Footnote | None]):
         self.list.draw("0")  # at once: keys typed ahead are meant for it
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.list.draw)
+        self.list.fit_box(self.size.height)
 
     def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         for index, note in enumerate(self._notes):
             if text.casefold() in note.line.casefold():
-                line = Content.assemble(
-                    (f"[{note.number}] ", "$accent"),
-                    sanitize_line(note.source),
-                    (f": {sanitize_line(note.excerpt)}", "$ink-dim"),
-                )
-                yield str(index), line.truncate(max(1, width), ellipsis=True)
+                yield str(index), _note_lines(note, width)
 
     def action_choose(self) -> None:
         self.list.choose()

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from app.chat import wording
 from app.protocol.events import Loaded, ModelInfo
-from app.ui.text import HangingLines, hanging_indent
+from app.ui.text import HangingLines, hanging_indent, wrap_evenly
 from app.ui.transcript.panel import ACCENT, BAD, DIM
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -76,7 +76,9 @@ class StatusBanner(HangingLines):
         guide = [] if self._failed else [Content(""), *self._guide]
         lines = [*self._status, *guide]
         return [
-            hanging_indent(line[:MARK_CELLS], line[MARK_CELLS:], width) if line else line
+            hanging_indent(line[:MARK_CELLS], line[MARK_CELLS:], width, wrap=wrap_evenly)
+            if line
+            else line
             for line in lines
         ]
 

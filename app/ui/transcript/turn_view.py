@@ -234,7 +234,7 @@ class AnswerView(MessageView):
         return keys
 
     def _show_note(self) -> None:
-        ending = _ending_text(self.turn)
+        ending = _ending_text(self.turn, self._is_last)
         if ending is not None and self.turn.can_continue and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
         if self.turn.quotes and self._is_last and self.turn.state is TurnState.DONE:
@@ -266,8 +266,8 @@ class TurnView(Vertical):
         return self.question if part is TurnPart.QUESTION else self.answer
 
 
-def _ending_text(turn: Turn) -> Content | None:
-    """Why a turn ended, unless it is simply complete."""
+def _ending_text(turn: Turn, is_last: bool) -> Content | None:
+    """Why a turn ended, unless it is simply complete; and what helps if the last answer is poor."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
         message = wording.failure(turn.failure.failure).text
         return Content.assemble(
@@ -295,8 +295,18 @@ def _ending_text(turn: Turn) -> Content | None:
         return Content.styled(f"■ cut off{at} (limit: Max tokens in F2)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
-    if unsure := reading_words.unsure_note(turn.statistics):
-        return Content.styled(f"≈ {unsure} · ^R reads in full", "$ink-dim")
-    if turn.guard is not None and turn.state is TurnState.DONE:
+    unsure = reading_words.unsure_note(turn.statistics)
+    if not unsure and turn.guard is not None and turn.state is TurnState.DONE:
         return Content.styled(sanitize_line(wording.reason(turn.guard)), "$ink-dim")
-    return None
+    said = _what_helps(turn, unsure) if is_last else [f"≈ {unsure}" if unsure else ""]
+    line = sanitize_line(" · ".join(filter(None, said)))
+    return Content.styled(line, "$ink-dim") if line else None
+
+
+def _what_helps(turn: Turn, unsure: str) -> list[str]:
+    """After a poor answer. `unsure`: that the model was unsure, if it was."""
+    advice = reading_words.advice_after(turn)
+    elsewhere = "^F looks into other parts" if advice and turn.retrieved is not None else ""
+    if unsure:
+        return [f"≈ {unsure}", elsewhere or "^R reads in full", advice]
+    return [advice.capitalize(), elsewhere]

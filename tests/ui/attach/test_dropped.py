@@ -13,7 +13,16 @@ from app.ui.attach.dropped import dropped_paths, may_be_paths
 from app.ui.terminal_input import PasteSafeParser
 from tests.fakes import FakeEngine
 from tests.tables import table
-from tests.ui.helpers import box_text, paste, started, until, until_gone, until_shown
+from tests.ui.helpers import (
+    box_text,
+    paste,
+    screen_text,
+    started,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
 
 ONE, TWO, QUOTE, FOLDER = "contract.txt", "My file.txt", "it's 5% of.txt", "a folder"
 
@@ -25,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "notes.md").write_text("# Notes\n")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -53,6 +63,14 @@ DROPPED = [
     ("file://elsewhere{0}/contract.txt", []),
     ("'{0}/contract.txt", []),
     ("contract.txt", []),
+    ("contract.txt#13", ["contract.txt#13"]),
+    ("./My file.txt#Next steps ", ["My file.txt#Next steps"]),
+    ("{0}/contract.txt#2,5-7", ["contract.txt#2,5-7"]),
+    ("~/contract.txt#1", ["contract.txt#1"]),
+    ("missing.txt#13", []),
+    ("contract.txt#", []),
+    ("see contract.txt#13", []),
+    ("contract.txt#13\ncontract.txt#14", []),
     ("/", []),
     ("~/", []),
     ("/..", []),
@@ -109,3 +127,47 @@ async def test_a_dropped_file_that_cannot_be_read_is_said(folder: Path) -> None:
         await paste(pilot, f"{folder}/program ")
         await until(pilot, lambda: "program" in box_text(pilot))
         await until_gone(pilot, "reading")
+
+
+async def test_a_part_that_is_pasted_alone_is_attached(folder: Path) -> None:
+    (folder / ONE).write_text("".join(f"Clause {number}.\n" for number in range(1, 30)))
+    async with started(FakeEngine()) as pilot:
+        await paste(pilot, "contract.txt#13")
+        await chips(pilot, 1)
+        (attached,) = pilot.app.chat.composer.chips.attached  # type: ignore[attr-defined]
+        assert [(each.text, each.line) for each in attached.documents] == [("Clause 13.\n", 13)]
+        assert box_text(pilot) == ""
+
+
+async def test_a_typed_path_is_offered_and_never_attached_silently(folder: Path) -> None:
+    async with started(engine := FakeEngine()) as pilot:
+        await pilot.press(*"./contract.tx")
+        await pilot.pause(0.1)
+        assert "not attached" not in screen_text(pilot)
+        await pilot.press(*"t What is the rent?")
+        await until_shown(pilot, "./contract.txt is not attached: type @ before it to attach it.")
+        assert not pilot.app.chat.composer.chips.items  # type: ignore[attr-defined]
+        await pilot.press("ctrl+home", "@", "escape", "ctrl+end", "enter")
+        await until(pilot, lambda: engine.asks, "the question")
+        (message,) = engine.asks[0].messages
+        assert [each.name for each in message.documents] == [ONE]
+        await pilot.press(*"What else is in contract.txt?")  # it is attached now
+        await pilot.pause(0.1)
+        assert "not attached" not in screen_text(pilot)
+
+
+async def test_a_path_is_no_question_about_the_whole_text(folder: Path) -> None:
+    advice = "seems to need the whole text"
+    async with started(FakeEngine()) as pilot:
+        for typed in (
+            "./how-many/list_all",
+            "@list-all/how-many-are-there.txt",
+            "Count all in ./a",
+        ):
+            await type_in(pilot, typed)
+            await pilot.pause()
+            assert advice not in screen_text(pilot)
+            await pilot.press("ctrl+u", "ctrl+k")
+            pilot.app.chat.composer.box.replace_all("")  # type: ignore[attr-defined]
+        await type_in(pilot, "How many clauses are there in ./contract.md ?")
+        await until_shown(pilot, advice)

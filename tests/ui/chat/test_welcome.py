@@ -55,7 +55,7 @@ def _thirty_two_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(welcome, "_recommend", offered)
 
 
-@pytest.mark.parametrize("size", [slow((60, 24)), SMALL, slow((120, 36))])
+@pytest.mark.parametrize("size", [slow((60, 24)), SMALL, slow((100, 30)), slow((120, 36))])
 async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
@@ -64,7 +64,10 @@ async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
         await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "Press ⏎ to ask")
         found = offered()
         assert found is not None
-        await until_shown(pilot, "32 GB", found.target.name.rpartition("/")[2], "^L")
+        await until_shown(pilot, "32 GB", found.target.name.rpartition("/")[2], "^L", "(93 MB)")
+        guide = app.chat.transcript.banner.lines(app.chat.transcript.banner.content_size.width)
+        words = [line.split() for paragraph in guide[4:] for line in paragraph.plain.splitlines()]
+        assert all(len(each) > 1 for each in words)
         assert app.focused is app.chat.composer.box
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +20,7 @@ from app.store.store import Store
 from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import ANSWER, FakeEngine, Story
 from tests.store.samples import answer_stats, answered, attach
+from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     ask,
@@ -370,6 +373,67 @@ async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: 
         assert app.chat.open_chats.shown.title == "Where is it?"
         await pilot.press("escape", "escape")
         await until_shown(pilot, "Where is it?", "Somewhere.")
+
+
+async def asked_about(folder: Path, path: Path) -> None:
+    """A conversation about this file, and one about a paste."""
+    async with kept_app(folder, engine := FakeEngine()) as (pilot, app):
+        app.chat.attachments.attach(str(path), str(path))
+        await until_shown(pilot, f"▣ {path.name}")
+        await ask(pilot, engine, "What is the rent?")
+        await pilot.press("ctrl+n")
+        await until_gone(pilot, "What is the rent?")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "And the paste?")
+
+
+async def attach_again(pilot: Pilot[None]) -> None:
+    await pilot.press("ctrl+o")
+    await until_shown(pilot, "2 conversations · 1 document", "▣ lease.txt", "1 chat ")
+    await pilot.press(*"lease")
+    await until_shown(pilot, "Enter attaches it to a new conversation.")
+    await pilot.press("enter")
+    await until_shown(pilot, "▣ lease.txt", "next: AUTO")
+
+
+async def test_a_document_of_an_earlier_conversation_is_attached_as_it_was_read(
+    tmp_path: Path,
+) -> None:
+    folder, lease = tmp_path / "data", tmp_path / "lease.txt"
+    lease.write_text("The rent is 900 euros.\n")
+    await asked_about(folder, lease)
+    async with kept_app(folder, engine := FakeEngine(), (110, 30)) as (pilot, _):
+        await attach_again(pilot)
+        await ask(pilot, engine, "Who pays it?")
+        (document,) = engine.asks[0].messages[0].documents
+        assert (document.name, document.text) == ("lease.txt", "The rent is 900 euros.\n")
+        assert engine.asks[0].conversation == "3"
+        await pilot.press("ctrl+o")
+        await until_shown(pilot, "3 conversations · 1 document", "▣ lease.txt", "2 chats ")
+        await pilot.press("tab")
+        await until_shown(pilot, "This is a document. Enter attaches it")
+        await pilot.press("ctrl+d", "tab")
+        await until_gone(pilot, "This is a document")
+
+
+@pytest.mark.parametrize(
+    ("lose", "said"),
+    [
+        (lambda lease, texts: lease.write_text("Rent is 950.\n"), "'lease.txt' has changed"),
+        slow(lambda lease, texts: lease.unlink(), "'lease.txt' is gone from the disk"),
+        slow(lambda lease, texts: shutil.rmtree(texts), "so the file is read again."),
+    ],
+)
+async def test_what_has_happened_to_its_file_or_text_is_said(
+    tmp_path: Path, lose: Callable[[Path, Path], object], said: str
+) -> None:
+    folder, lease = tmp_path / "data", tmp_path / "lease.txt"
+    lease.write_text("The rent is 900 euros.\n")
+    await asked_about(folder, lease)
+    lose(lease, folder / "attachments")
+    async with kept_app(folder, size=(110, 30)) as (pilot, _):
+        await attach_again(pilot)
+        await until_shown(pilot, said)
 
 
 @pytest.mark.slow

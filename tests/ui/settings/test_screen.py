@@ -102,7 +102,7 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         await pilot.press("right", "pageup", "left")
         await until_shown(pilot, "‹ 0.1 ›")
         await pilot.press("7", "enter")
-        await until_shown(pilot, "'Keep' must be a number from 0 to 1.", "‹ 0.1 ›")
+        await until_shown(pilot, "'Keep' must be a number from 0 to 1, or 'auto'.", "‹ 0.1 ›")
         await pilot.press("0", ".", "4", "5", "6", "backspace", "enter")
         await until_shown(pilot, "‹ 0.45 ›")
         await until(pilot, lambda: "keep = 0.45" in on_disk(file), "the save")
