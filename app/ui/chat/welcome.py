@@ -15,6 +15,7 @@ from app.ui.chat.composer import Composer
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.panel import DIM
 from app.ui.transcript.status_banner import StatusBanner
+from app.ui.transcript.turn_view import ONLY_QUOTES
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -61,14 +62,10 @@ def _recommend() -> Recommendation | None:
 
 def _recommendation_lines(found: Recommendation) -> list[Content]:
     from app.models.fit import format_tokens
-    from app.models.packaged import SMOLLM2
 
     name, tokens = found.target.name.rpartition("/")[2], format_tokens(found.fit.max_tokens)
     memory, download = found.fit.machine.total / formatting.GIB, found.target.download / 1e9
-    small = (
-        "  This demo model can only quote. F6 downloads a small model that answers in its own words"
-        f" ({SMOLLM2.download / 1e6:.0f} MB)."
-    )
+    small = f"  {ONLY_QUOTES}"
     large = (
         f"  {name} runs in {memory:.0f} GB of memory with prompts of up to {tokens} tokens. ^L"
         f" downloads it ({download:.1f} GB)."
