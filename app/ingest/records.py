@@ -356,8 +356,13 @@ class ReadProgress:
     page: int = 0
     pages: int = 0
     """If the file has pages: `page` of `pages` is being read."""
+    unit: str = "page"
+    """`byte` if it is read in pieces."""
 
     @property
     def page_text(self) -> str:
-        """`page 41 of 300`, or empty."""
+        """`page 41 of 300`, `40% of 2 GB`, or empty."""
+        if self.unit == "byte" and self.pages:
+            share = formatting.percent(self.page / self.pages)
+            return f"{share} of {formatting.size(self.pages)}"
         return f"page {self.page:,} of {self.pages:,}" if self.pages else ""
