@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.parts import parse_ranges
 from app.ingest.records import Changes, LimitReached, Rejected
 from app.ingest.walk import Walk
 from app.protocol.prompt import Document, Origin
@@ -86,6 +87,13 @@ def read_again_path(document: Document) -> str:
     origin = document.origin
     assert origin is not None
     return f"{origin.path}#{origin.part}" if origin.part else origin.path
+
+
+def follows_end(path: str) -> bool:
+    """Whether a path names a part that goes up to the end of a file, as `server.log#-500` does."""
+    file, _, part = path.rpartition("#")
+    ranges = parse_ranges(part) if file else None
+    return ranges is not None and any(last is None for _, last in ranges)
 
 
 def _is_in(document: Document, folder: Document) -> bool:

@@ -4,6 +4,7 @@ and its result goes to the conversation it was started in."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -332,6 +333,9 @@ class AttachmentReader:
         """The typed question. Files that it names are attached, and removed from it. Returns None
         if it cannot be sent now; if files are still being read, a `QuestionReady` follows."""
         question = await self._attach_named(typed)
+        if question is not None and question.strip() and self._watches:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._read_ends(), DISK_SECONDS)
         jobs = self.jobs(self._open_chats.shown)
         if question is None or not jobs or not question.strip():
             return question
@@ -341,6 +345,18 @@ class AttachmentReader:
             f"The question will be sent once '{name}' has been read. Esc cancels it."
         )
         return None
+
+    async def _read_ends(self) -> None:
+        """Start reading parts again that go up to the end of a file, if that has grown."""
+        from app.ingest.changes import follows_end  # slow to import
+
+        await self._check(self._open_chats.shown)
+        chips = self._composer.chips
+        items: list[Attachment | Changes] = [*chips.attached, *chips.offers]
+        for item in items:
+            changes = item.changes if isinstance(item, Attachment) else item
+            if changes is not None and changes.changed and follows_end(changes.path):
+                self.read_again(item)
 
     async def _attach_named(self, typed: str) -> str | None:
         """Attach the files named after an `@`, and return the question without them. If a file does
@@ -459,8 +475,9 @@ def install_ocr() -> str:
 
 
 def path_and_name(document: Document) -> tuple[str, str]:
-    """What identifies a file, or a part of one."""
-    return ("" if document.origin is None else document.origin.path), document.name
+    """What identifies a file, or a part of one, whose name may change as the file grows."""
+    origin = document.origin
+    return ("", document.name) if origin is None else (origin.path, origin.part or document.name)
 
 
 def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:

@@ -221,6 +221,39 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         assert not chat(pilot).composer.chips.offers
 
 
+async def test_the_last_lines_of_a_watched_log_are_those_of_each_question(tmp_path: Path) -> None:
+    path = written(tmp_path / "server.log", "".join(f"line {n}\n" for n in range(1, 10)))
+
+    def append(line: str) -> None:
+        with path.open("a") as log:
+            log.write(line)
+
+    for watches in (True, False):
+        engine = FakeEngine(Story(answer="Yes."))
+        app = app_with(engine)
+        app.chat._watches = watches
+        async with app.run_test(size=(110, 30)) as pilot:
+            await until_shown(pilot, "ready")
+            for part in ("#-2", "#5-"):
+                attach(pilot, path.with_name(path.name + part))
+                await until_shown(pilot, f"▣ server.log{part.rstrip('-')}")
+            before = path.read_text().splitlines(keepends=True)
+            append("unsent\n")
+            await ask(pilot, engine)
+            now = path.read_text().splitlines(keepends=True)
+            first = now if watches else before
+            assert texts(engine) == [["".join(first[-2:]), "".join(first[4:])]]
+            append("sent\n")
+            await ask(pilot, engine, "And now?")
+            then = path.read_text().splitlines(keepends=True)
+            last = then if watches else first
+            assert texts(engine)[0] == ["".join(last[-2:]), "".join(last[4:])]
+            lines = [each.line for each in engine.asks[-1].messages[0].documents]
+            assert lines == [len(last) - 1, 5]
+            await checks(pilot, chat(pilot).attachments.check)
+            assert len(chat(pilot).composer.chips.offers) == (0 if watches else 2)
+
+
 @pytest.mark.slow
 async def test_files_of_a_folder_wait_while_its_new_version_is_unsent(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
