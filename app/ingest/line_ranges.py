@@ -19,6 +19,8 @@ from app.util.regular_files import open_descriptor
 
 _SMALLER = (500, 100, 20, 5, 1)
 """Numbers of last lines to suggest in place of a part that is too large."""
+_CONTINUATION = bytes(range(0x80, 0xC0))
+"""Bytes that are not the first ones of their characters in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ class LargeText:
         self._starts = array("Q", [1])
         """The line in which each piece begins, as far as lines were counted."""
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether its characters have two or four bytes."""
+        return len(self._end) > 1
+
     def pieces(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield the file in pieces, each with its offset, from the piece `start` on."""
         for offset in range(start * PIECE, self.size, PIECE):
@@ -68,9 +75,10 @@ class LargeText:
 
     def add_piece(self, piece: bytes) -> None:
         """Count the lines of the next piece."""
-        self._starts.append(self._starts[-1] + self._line_ends(piece))
+        self._starts.append(self._starts[-1] + self.line_ends(piece))
 
-    def _line_ends(self, piece: bytes) -> int:
+    def line_ends(self, piece: bytes) -> int:
+        """The number of lines that end in a piece."""
         count = piece.count(self._end)
         if len(self._end) > 1 and count:
             count = piece.decode(self.encoding, "replace").count("\n")
@@ -86,10 +94,38 @@ class LargeText:
             at = self._after_end(piece, at)
         return min(begin + at, self.size)
 
+    def line_start(self, offset: int, most: int) -> int:
+        """The offset at which the line begins that has a byte. If it is more than `most` bytes
+        before, a character begins there."""
+        before = self.read(max(0, offset - most), offset)
+        found = before.rfind(self._end)
+        while found > 0 and found % len(self._end):
+            found = before.rfind(self._end, 0, found + len(self._end) - 1)
+        if found < 0 and len(before) < offset:
+            return self._character(offset)
+        return offset - len(before) + (found + len(self._end) if found >= 0 else 0)
+
+    def line_end(self, offset: int, most: int) -> int:
+        """The offset after the line that has the byte before. If that is more than `most` bytes
+        away, a character begins there."""
+        start = offset - len(self._end)
+        after = self.read(start, offset + most)
+        found = self._after_end(after, 0)
+        if found == len(after) and not after.endswith(self._end) and start + found < self.size:
+            return self._character(offset)
+        return start + found
+
+    def _character(self, offset: int) -> int:
+        """The offset of the first character that begins there or after."""
+        if len(self._end) > 1:
+            return offset - offset % len(self._end)
+        following = self.read(offset, offset + 4)
+        return offset + len(following) - len(following.lstrip(_CONTINUATION))
+
     def line_at(self, offset: int) -> int:
-        """The number of the line, which was counted, that begins at an offset."""
+        """The number of the line that has the byte at an offset."""
         number = min(offset // PIECE, len(self._starts) - 1)
-        return self._starts[number] + self._line_ends(self.read(number * PIECE, offset))
+        return self._starts[number] + self.line_ends(self.read(number * PIECE, offset))
 
     def _after_end(self, piece: bytes, at: int) -> int:
         """The offset after the next line end; the end of the piece if there is none."""

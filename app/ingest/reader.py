@@ -57,7 +57,7 @@ from app.ingest.records import (
 from app.ingest.safe_open import modification_time, read_file, too_large
 from app.ingest.text import Decoded, decode_like, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
-from app.protocol.prompt import Document, Origin
+from app.protocol.prompt import SEARCHED, Document, Origin
 from app.util import formatting
 from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
@@ -78,6 +78,7 @@ def read(
     limits: ReadLimits | None = None,
     progress: Callable[[ReadProgress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    questions: Sequence[str] = (),
 ) -> ReadResults:
     """Read files, folders and standard input (`-`).
 
@@ -86,6 +87,10 @@ def read(
     name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
     `paths` are read even if they are links, private or ignored. Inside a folder, links are not
     followed, and unreadable, ignored and private files are skipped and listed.
+
+    A text file that is larger than `limits` allow is searched for the words of `questions`: the
+    question, and the one before it. Its documents are lines of it; without a question, its
+    beginning and end.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
     thread. Raises ReadCancelled, and IngestError if a path is missing, empty or not text, if a
@@ -105,7 +110,7 @@ def read(
         if standard_input is not None and each.path == STDIN:
             result = standard_input
         else:
-            result = _read_path(each, names[each.place], bytes_left, limits, budget)
+            result = _read_path(each, names[each.place], bytes_left, limits, budget, questions)
         bytes_left -= result.size
         if bytes_left < 0:
             raise IngestError(
@@ -129,6 +134,7 @@ class _Input:
     @classmethod
     def of(cls, path: str) -> _Input:
         path, part = split_path(path)
+        part = "" if part == SEARCHED else part
         is_folder = os.path.isdir(path)
         return cls(
             path, part, (os.path.realpath if is_folder else os.path.abspath)(path), is_folder
@@ -153,7 +159,12 @@ def _without_overlaps(inputs: Iterable[_Input]) -> list[_Input]:
 
 
 def _read_path(
-    wanted: _Input, name: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget
+    wanted: _Input,
+    name: str,
+    bytes_left: int,
+    limits: ReadLimits,
+    budget: ReadBudget,
+    questions: Sequence[str],
 ) -> ReadResult:
     path, part = wanted.path, wanted.part
     with _errors_about(repr(path)):
@@ -163,14 +174,17 @@ def _read_path(
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        if part and os.path.getsize(path) > limits.total_bytes:
+        if os.path.getsize(path) > limits.total_bytes:
             with open_text(path, budget) as text:
                 if not is_document(path, text.head):
+                    _check_large(path, text.head, limits)
+                    if not part:
+                        return _search(text, wanted, name, budget, questions)
                     return _read_large(text, wanted, name, limits, budget)
         try:
             content = _read_file(path, None, limits, budget, part=part)
         except Rejected as rejected:
-            if rejected.reason is SkipReason.TOO_LARGE and part:
+            if rejected.reason is SkipReason.TOO_LARGE:
                 raise Rejected(rejected.reason, rejected.detail, _RAISE_LIMIT) from None
             raise
         budget.add_file(content.size)
@@ -181,7 +195,6 @@ def _read_large(
     text: LargeText, wanted: _Input, name: str, limits: ReadLimits, budget: ReadBudget
 ) -> ReadResult:
     """Lines of a text file that is too large to be read whole."""
-    _check_large(wanted.path, text.head, limits)
     if (ranges := parse_ranges(wanted.part)) is None:
         raise part_too_large(text, limits.total_bytes, wanted.path)
     documents, files, missing = [], [], list[Skipped]()
@@ -198,6 +211,46 @@ def _read_large(
         budget.add_file(content.size)
     _check_text(documents)
     return ReadResult(documents[0].name, tuple(documents), tuple(files), tuple(missing))
+
+
+def _search(
+    text: LargeText, wanted: _Input, name: str, budget: ReadBudget, questions: Sequence[str]
+) -> ReadResult:
+    """Lines that belong to a question, of a text file that is too large to be read whole. What is
+    missing has the number of the other lines as its `pages`."""
+    from app.ingest.search import search  # numpy is slow to import
+
+    found = search(text, questions)
+    chosen = [each for each in found.lines if text.is_wide or b"\0" not in each.data]
+    like = decode_like(b"".join(each.data for each in chosen), text.head)
+    digest = hashlib.sha256(text.head).hexdigest()
+    origin = Origin(wanted.place, text.size, text.modified, digest, SEARCHED)
+    documents, missing = [], dict[SkipReason, Rejected]()
+    for lines in chosen:
+        plain = lines.data.decode(like.encoding, "backslashreplace").removeprefix("\ufeff")
+        shown = _shown(wanted.path, Kind.TEXT, replace(like, text=plain))
+        known = origin if is_unicode(wanted.place) else None
+        documents.append(Document(name, shown.text, line=lines.first, origin=known))
+        missing.update((each.reason, each) for each in shown.missing)
+    _check_text(documents)
+    size = sum(len(each.data) for each in chosen)
+    budget.add_file(size)
+    count = sum(each.last - each.first + 1 for each in chosen)
+    if not questions:
+        others = ", to which each question adds those around its words"
+    elif found.words:
+        others = f" and those around the question's words ({', '.join(found.words)})"
+    else:
+        others = " and some between, because none has a word of the question"
+    detail = (
+        f"is too large to be read as a whole ({formatting.size(text.size)}), so {count:,} of its"
+        f" {found.total:,} lines were chosen: the first and last ones{others}"
+    )
+    left = found.total - count
+    missing[SkipReason.SEARCHED] = Rejected(SkipReason.SEARCHED, detail, pages=left)
+    read_as = FileRead(name, size, like.encoding, like.lossy, like.guessed)
+    skips = tuple(skipped(name, each) for each in missing.values())
+    return ReadResult(name, tuple(documents), (read_as,), skips)
 
 
 def _check_large(path: str, head: bytes, limits: ReadLimits) -> None:
