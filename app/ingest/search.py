@@ -45,7 +45,7 @@ _MIN_PART, _MIN_STEM = 6, 3
 may be its beginning."""
 _SPREAD = 0.6180339887
 """Of pages that are equally good, those at multiples of this come first: they are spread evenly."""
-_CODE = re.compile(r"[^\W_]+(?:[-_.:/@+#]{1,2}[^\W_]+)+")
+_CODE = re.compile(r"(?<![^\W_])[^\W_]++(?:[-_.:/@+#]{1,2}+[^\W_]++)++")
 """A time, address, version, path or identifier, which counts as a whole, too."""
 _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
 _DATES = (
@@ -62,7 +62,7 @@ _DATES = (
         re.IGNORECASE,
     ),
 )
-_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+|\d{4,15}")
+_NUMBER = re.compile(r"(?<!\d)(?:\d{1,3}(?:,\d{3}){1,5}+|\d{4,15})(?!\d)")
 _ENGLISH = {number: name for name, number in reversed(MONTHS.items()) if name.isascii()}
 """The English name of each month, which is the first one."""
 _DIGITS = b"0123456789"
