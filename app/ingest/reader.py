@@ -88,8 +88,8 @@ def read(
     `paths` are read even if they are links, private or ignored. Inside a folder, links are not
     followed, and unreadable, ignored and private files are skipped and listed.
 
-    A text file that is larger than `limits` allow is searched for the words of `questions`: the
-    question, and the one before it. Its documents are lines of it; without a question, its
+    A text file that is larger than what `limits` leave is searched for the words of `questions`:
+    the question, and the one before it. Its documents are lines of it; without a question, its
     beginning and end.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
@@ -174,7 +174,7 @@ def _read_path(
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        if os.path.getsize(path) > limits.total_bytes:
+        if os.path.getsize(path) > (limits.total_bytes if part else bytes_left):
             with open_text(path, budget) as text:
                 if not is_document(path, text.head):
                     _check_large(path, text.head, limits)
@@ -236,15 +236,14 @@ def _search(
     size = sum(len(each.data) for each in chosen)
     budget.add_file(size)
     count = sum(each.last - each.first + 1 for each in chosen)
-    if not questions:
-        others = ", to which each question adds those around its words"
-    elif found.words:
+    others = " and some between, because none has a word of the question"
+    if found.words:
         others = f" and those around the question's words ({', '.join(found.words)})"
-    else:
-        others = " and some between, because none has a word of the question"
-    detail = (
-        f"is too large to be read as a whole ({formatting.size(text.size)}), so {count:,} of its"
-        f" {found.total:,} lines were chosen: the first and last ones{others}"
+    detail = f"is too large to be read as a whole ({formatting.size(text.size)}), so "
+    detail += (
+        f"{count:,} of its {found.total:,} lines were chosen: the first and last ones{others}"
+        if questions
+        else "it is searched for the words of each question"
     )
     left = found.total - count
     missing[SkipReason.SEARCHED] = Rejected(SkipReason.SEARCHED, detail, pages=left)

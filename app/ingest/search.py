@@ -121,7 +121,8 @@ def search(text: LargeText, questions: Sequence[str]) -> Found:
         for number, word in enumerate(rarest)
         if not any(word in other for other in rarest[:number])
     ]
-    lines = [*_lines(text, _best(scores, page), page)]
+    best = _best(scores, page, SAMPLE if questions else 0)
+    lines = [*_lines(text, best, page)]
     return Found(lines, text.count_lines(), tuple(named))
 
 
@@ -216,14 +217,15 @@ def _searches(term: Term, encoding: str, marked: bytearray, page: int) -> Iterat
             yield _Search(encoded, marked, page, *((b"", b"") if wide else (before, after)))
 
 
-def _best(scores: NDArray[np.float32], page: int) -> NDArray[np.int64]:
-    """The numbers of the pages to read, ascending. What stands beside a good page counts, too."""
+def _best(scores: NDArray[np.float32], page: int, sample: int) -> NDArray[np.int64]:
+    """The numbers of the pages to read, ascending: `sample` bytes if no page has a score. What
+    stands beside a good page counts, too."""
     beside = np.maximum(np.append(scores[1:], 0), np.append(0, scores[:-1]))
     scores = scores + NEIGHBOUR_WEIGHT * beside
     numbers = np.arange(len(scores))
     order = np.lexsort((numbers * _SPREAD % 1, -scores))
     has_any = bool(len(scores)) and scores[order[0]] > 0
-    best = order[: (FOUND if has_any else SAMPLE) // page]
+    best = order[: (FOUND if has_any else sample) // page]
     if has_any:
         best = best[scores[best] > 0]
     ends = max(1, ENDS // page)

@@ -113,7 +113,9 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     )
     assert {each.origin and each.origin.is_searched for each in result.texts} == {True}
     assert "none has a word of the question" in found(file, "Zebras?").skipped[0].sentence
-    assert "each question adds those around its words" in found(file).skipped[0].sentence
+    first = found(file)
+    assert "searched for the words of each question: name " in first.skipped[0].sentence
+    assert [each.line for each in first.texts] == [1, first.texts[-1].line]
 
 
 def test_rare_words_come_first_and_equal_pages_are_spread(
@@ -192,6 +194,16 @@ def test_memory_is_bounded_and_there_is_progress(tmp_path: Path) -> None:
     with pytest.raises(ReadCancelled):
         read([str(file)], cancelled=lambda: next(calls) > 20, questions=["Why?"])
     assert next(calls) < 25
+
+
+def test_a_file_that_is_too_large_beside_others_is_searched(tmp_path: Path) -> None:
+    small = written(tmp_path / "small.log", "all is well\n" * 9_000)
+    file = written(tmp_path / "other.log", "all is well\n" * 9_000 + "vault\n" + "well\n" * 9_000)
+    first, second = read([str(small), str(file)], limits=LARGE, questions=["A vault?"]).results
+    assert not first.skipped
+    assert second.skipped[0].reason is SkipReason.SEARCHED
+    assert places(second, "vault") == [9_001]
+    assert not found(file, "A vault?").skipped
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
