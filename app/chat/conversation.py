@@ -38,6 +38,8 @@ from app.store.records import Overrides
 from app.util import formatting
 from app.util.places import gaps
 
+EventT = TypeVar("EventT")
+_HAVING_DOCUMENTS = (Planned, Retrieved, Retrieving, Selected, Statistics)
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""
 
@@ -85,10 +87,6 @@ class Question:
             raise QuestionError(
                 f"keep {self.keep:g} is out of range", "use a fraction between 0 and 1"
             )
-
-
-EventT = TypeVar("EventT")
-_HAVING_DOCUMENTS = (Planned, Retrieved, Retrieving, Selected, Statistics)
 
 
 def _is_possible(sampling: Sampling) -> bool:
@@ -528,15 +526,15 @@ class Conversation:
 
 def _file_share(documents: Iterable[Document]) -> float:
     """The share that documents are of the files that they are from, by size."""
-    texts, files = 0, dict[str, int]()
-    whole = 0
+    found = whole = 0
+    searched: dict[str, int] = {}
     for each in documents:
-        texts += len(each.text)
         if each.origin is not None and each.origin.is_searched:
-            files[each.origin.path] = each.origin.size
+            found += len(each.text)
+            searched[each.origin.path] = each.origin.size
         else:
             whole += len(each.text)
-    return texts / max(whole + sum(files.values()), texts, 1) if files else 1.0
+    return (whole + found) / (whole + max(found, sum(searched.values()))) if searched else 1.0
 
 
 def _documents(placed: Iterable[Placed[Document]]) -> tuple[Document, ...]:

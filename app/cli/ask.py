@@ -385,7 +385,7 @@ def _limits(options: argparse.Namespace, settings: Settings) -> ReadLimits:
 
 def _search_again(question: Question, branch: Sequence[Turn], limits: ReadLimits) -> Question:
     """The question with lines of the large files that were searched for earlier ones."""
-    attached = {each.origin.path for each in question.documents if each.origin is not None}
+    attached = searched_paths(question.documents)
     earlier = searched_paths(each for turn in branch for each in turn.question.documents)
     paths = [each for each in earlier if each not in attached and os.path.isfile(each)]
     if not paths:

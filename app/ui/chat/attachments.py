@@ -362,16 +362,18 @@ class AttachmentReader:
         before = [turn.question.text for turn in chat.conversation.branch[-1:]]
         limits = self._settings_file.settings.limits()
         searched = searched_paths(_sent(chat).values())
+        done = {job.path for job in self.jobs(chat)} | self._not_searchable
         for each in chips.attached:
-            path = each.documents[0].origin.path if each.documents[0].origin else ""
-            searched = [other for other in searched if other != path]
-            if each.is_searched and each.question != question:
-                job = FileJob(path, typed_path(path), limits, each, questions=(question, *before))
-                chips.replace(each, job)
-                self._start(job)
-        reading = {job.path for job in self.jobs(chat)}
+            for path in searched_paths(each.documents):
+                done.add(path)
+                if each.question != question:
+                    again = FileJob(
+                        path, typed_path(path), limits, each, questions=(question, *before)
+                    )
+                    chips.replace(each, again)
+                    self._start(again)
         for path in searched:
-            if path not in reading | self._not_searchable and await self._is_there(path):
+            if path not in done and await self._is_there(path):
                 job = FileJob(path, "", limits, questions=(question, *before))
                 chips.add(job)
                 self._start(job)
