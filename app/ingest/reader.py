@@ -235,7 +235,7 @@ def _search(
     _check_text(documents)
     size = sum(len(each.data) for each in chosen)
     budget.add_file(size)
-    count = sum(each.last - each.first + 1 for each in chosen)
+    count = min(sum(each.last - each.first + 1 for each in chosen), found.total)
     others = " and some between, because none has a word of the question"
     if found.words:
         others = f" and those around the question's words ({', '.join(found.words)})"

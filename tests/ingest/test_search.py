@@ -172,6 +172,7 @@ def test_lines_longer_than_a_page_are_cut_between_characters(tmp_path: Path) -> 
     assert "\\x" not in "".join(each.text for each in result.texts)
     assert not result.files[0].doubtful
     assert result.texts[-1].text.endswith("ü\nshort\n")
+    assert " 2 of its 2 lines were chosen: " in result.skipped[0].sentence
 
 
 def test_pages_with_zero_bytes_are_left_out(tmp_path: Path) -> None:
