@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import chain, count, takewhile
+from typing import TypeVar
 
 from app.chat.citations import Footnote, footnotes
 from app.chat.turn_progress import TurnProgress
@@ -18,14 +19,27 @@ from app.errors import UserError
 from app.ingest.names import tell_apart
 from app.protocol.citations import Citations
 from app.protocol.commands import Ask
-from app.protocol.events import Cited, Event, Failed, Finished, Planned, Retrieved, Token
+from app.protocol.events import (
+    Cited,
+    Event,
+    Failed,
+    Finished,
+    Planned,
+    Retrieved,
+    Retrieving,
+    Selected,
+    Token,
+)
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.store.records import Overrides
+from app.util import formatting
 from app.util.places import gaps
 
+EventT = TypeVar("EventT")
+_HAVING_DOCUMENTS = (Planned, Retrieved, Retrieving, Selected, Statistics)
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""
 
@@ -157,6 +171,8 @@ class Turn:
     conversation do not all fit."""
     citations: Citations | None = None
     """None if they are unknown, or there are no documents."""
+    file_share: float = 1.0
+    """The share of their files that the documents are, if some were searched."""
     progress: TurnProgress = field(init=False)
     """How it is read and written."""
 
@@ -213,6 +229,18 @@ class Turn:
         else:
             self.progress = TurnProgress(self.question.keep, started_at=now)
 
+    def of_whole_files(self, event: EventT) -> EventT:
+        """The event, which counts tokens of documents, with those of the files that were searched
+        for them."""
+        if self.file_share == 1.0:
+            return event
+        if isinstance(event, Finished) and event.statistics is not None:
+            return replace(event, statistics=self.of_whole_files(event.statistics))
+        if not isinstance(event, _HAVING_DOCUMENTS) or event.documents is None:
+            return event
+        tokens = round(event.documents.tokens / self.file_share)
+        return replace(event, documents=replace(event.documents, tokens=tokens))
+
     def _for_whole_answer(self, event: Event) -> Event:
         """An applied event, extended to the whole of an answer that was continued. If continuing
         fails, the answer ends as it ended before."""
@@ -227,6 +255,7 @@ class Turn:
 
     def apply(self, event: Event, now: float = 0.0) -> None:
         """Update the turn by one of its events, at a monotonic time. The only place that does."""
+        event = self.of_whole_files(event)
         self._apply(event)
         self.progress.apply(self._for_whole_answer(event), now)
 
@@ -464,6 +493,7 @@ class Conversation:
     def _command(self, turn: Turn) -> Ask:
         """The command that asks the question of `turn`, with the current system prompt."""
         turn.set_system(self.system_prompt)
+        turn.file_share = _file_share(self.attached_documents(turn))
         question = turn.question
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         *asked, last = self._asked(turn)
@@ -494,6 +524,19 @@ class Conversation:
         return question
 
 
+def _file_share(documents: Iterable[Document]) -> float:
+    """The share that documents are of the files that they are from, by size."""
+    found = whole = 0
+    searched: dict[str, int] = {}
+    for each in documents:
+        if each.origin is not None and each.origin.is_searched:
+            found += len(each.text)
+            searched[each.origin.path] = each.origin.size
+        else:
+            whole += len(each.text)
+    return (whole + found) / (whole + max(found, sum(searched.values()))) if searched else 1.0
+
+
 def _documents(placed: Iterable[Placed[Document]]) -> tuple[Document, ...]:
     return tuple(each.document for each in placed)
 
@@ -511,11 +554,15 @@ def _by_file(documents: Iterable[Document]) -> dict[Hashable, Document]:
 
 def not_read(documents: Iterable[Document]) -> str:
     """See `Conversation.missing`."""
+    documents = [*documents]
     found = {
         document.name: ", ".join(missing)
         for document in documents
         if (missing := [*gaps((document.within or (document.text,))[0], document.name)])
     }
+    for each in documents:
+        if each.origin is not None and each.origin.is_searched:
+            found[each.name] = f"only lines chosen from {formatting.size(each.origin.size)}"
     if len(found) > 1:
         return f"{len(found):,} documents with parts that could not be read"
     return "".join(f"{name}: {missing}" for name, missing in found.items())

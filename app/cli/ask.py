@@ -55,6 +55,7 @@ from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Cited, Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
+from app.protocol.prompt import searched_paths
 from app.protocol.stats import FinishReason, Statistics
 from app.settings.definitions import Settings
 from app.store.store import Store, TemporaryStore
@@ -67,10 +68,12 @@ SILENCE_SECONDS = 1.0
 _EXPECTED = (SkipReason.IGNORED, SkipReason.GENERATED, SkipReason.EMPTY)
 
 
-def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadResults:
-    """Read the documents in `paths`; `-` is standard input. Without paths, read standard input if
-    something is piped in. Print what was read and skipped in folders to standard error. Raises
-    IngestError."""
+def read_inputs(
+    paths: Sequence[str], limits: ReadLimits | None = None, questions: Sequence[str] = ()
+) -> ReadResults:
+    """Read the documents in `paths` for `questions` (see `read`); `-` is standard input. Without
+    paths, read standard input if something is piped in. Print what was read and skipped in folders
+    to standard error. Raises IngestError."""
     if not paths and _is_piped() and _has_input():
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
@@ -82,6 +85,7 @@ def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadR
                 sys.stdin.buffer if sys.stdin else None,
                 limits,
                 lambda progress: line.show(_progress_text(progress)),
+                questions=questions,
             )
     except IngestError as error:
         if error.reason in RECOGNISABLE and not (limits and limits.ocr):
@@ -148,6 +152,8 @@ def _report_lines(result: ReadResult) -> list[str]:
 
 def _progress_text(progress: ReadProgress) -> str:
     counts = f"{progress.files:,} files of {progress.entries:,} visited"
+    if progress.entries == 1 and progress.page_text:
+        counts = ""
     return "Reading: " + ", ".join(filter(None, (counts, progress.page_text)))
 
 
@@ -285,6 +291,7 @@ def run(options: argparse.Namespace) -> int:
         id = _conversation(store, options.conversation) if saves else None
         conversation = StoredConversation(store, id, model_pair(load), sampling)
         branch = conversation.conversation.branch
+        question = _search_again(question, branch, _limits(options, settings))
         _check_document(load, branch, question)
         explains = load.only_quotes and not any(turn.quotes for turn in branch)
         turn = conversation.ask(_with_overrides(question, conversation.conversation, options))
@@ -370,13 +377,27 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question.check()
     if options.ocr and not installed_recogniser():
         raise UserError("No text recognition is installed", f"run `{install_command('ocr')}`")
-    limits = settings.limits(private=options.private, ignored=options.ignored)
-    limits = dataclasses.replace(limits, ocr=options.ocr)
-    gathered = read_inputs(options.files, limits)
+    gathered = read_inputs(options.files, _limits(options, settings), [options.question])
     if options.json:
         for each in gathered.skipped:
             _print_json(type(each).__name__, dataclasses.asdict(each))
     return dataclasses.replace(question, documents=gathered.documents), sampling
+
+
+def _limits(options: argparse.Namespace, settings: Settings) -> ReadLimits:
+    limits = settings.limits(private=options.private, ignored=options.ignored)
+    return dataclasses.replace(limits, ocr=options.ocr)
+
+
+def _search_again(question: Question, branch: Sequence[Turn], limits: ReadLimits) -> Question:
+    """The question with lines of the large files that were searched for earlier ones."""
+    attached = searched_paths(question.documents)
+    earlier = searched_paths(each for turn in branch for each in turn.question.documents)
+    paths = [each for each in earlier if each not in attached and os.path.isfile(each)]
+    if not paths:
+        return question
+    found = read_inputs(paths, limits, [question.text, branch[-1].question.text])
+    return dataclasses.replace(question, documents=(*question.documents, *found.documents))
 
 
 def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> None:
@@ -429,6 +450,7 @@ class JsonLines:
         self._turn, self._conversation = turn, conversation
 
     def show(self, event: Event) -> None:
+        event = self._turn.of_whole_files(event)
         fields = _plain(event)
         if isinstance(event, Cited):
             documents = self._conversation.documents_by_message(self._turn)

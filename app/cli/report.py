@@ -76,6 +76,7 @@ class Report:
 
     def show(self, event: Event) -> None:
         """Show an event that was applied to the turn."""
+        event = self._turn.of_whole_files(event)
         match event:
             case Loaded() if event.dense_only and event.draft:
                 self._note(wording.reason(event.dense_only))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.parts import parse_ranges
 from app.ingest.records import Changes, LimitReached, Rejected
 from app.ingest.walk import Walk
 from app.protocol.prompt import Document, Origin
@@ -62,9 +63,10 @@ def _digest(path: str, size: int, modified: int) -> str:
 def find_changes(
     documents: Iterable[Document], new_files: ReadLimits | None = None
 ) -> list[Changes]:
-    """The single files and the folders of these documents that have changed. With the limits for
-    `new_files`, folders are searched for files that were added since they were read."""
-    known = [each for each in documents if each.origin is not None]
+    """The single files and the folders of these documents that have changed, without those that are
+    searched for each question. With the limits for `new_files`, folders are searched for files that
+    were added since they were read."""
+    known = [each for each in documents if each.origin and not each.origin.is_searched]
     folders = [each for each in known if each.name.endswith("/")]
     files: dict[int, list[Document]] = {id(each): [] for each in folders}
     found = []
@@ -86,6 +88,13 @@ def read_again_path(document: Document) -> str:
     origin = document.origin
     assert origin is not None
     return f"{origin.path}#{origin.part}" if origin.part else origin.path
+
+
+def follows_end(path: str) -> bool:
+    """Whether a path names a part that goes up to the end of a file, as `server.log#-500` does."""
+    file, _, part = path.rpartition("#")
+    ranges = parse_ranges(part) if file else None
+    return ranges is not None and any(last is None for _, last in ranges)
 
 
 def _is_in(document: Document, folder: Document) -> bool:

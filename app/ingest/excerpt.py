@@ -1,6 +1,6 @@
 """Parts of documents, named after a `#`: `contract.pdf#5-10` (pages; slides, sections and lines
-likewise), `table.xlsx#Costs` (a sheet), `notes.md#Next steps` (a heading with what is below it).
-Pages that have labels are named by these: `book.pdf#iv-3`.
+likewise), `server.log#-500` (the last ones), `table.xlsx#Costs` (a sheet), `notes.md#Next steps` (a
+heading with what is below it). Pages that have labels are named by these: `book.pdf#iv-3`.
 
 Several are separated by commas. In documents with pages, slides or sections, a heading means those
 that it and its text are on.
@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from app.ingest.filenames import printable
-from app.ingest.parts import Ranges, parse_ranges, ranges_text, runs, without_groups
+from app.ingest.parts import (
+    Ranges,
+    from_start,
+    parse_ranges,
+    ranges_text,
+    runs,
+    without_groups,
+)
 from app.ingest.records import Rejected, SkipReason
 from app.protocol.prompt import Document
 from app.util.places import Heading, headings, label_of, marks
@@ -30,7 +37,7 @@ _MAX_LABELS = 500
 """Maximum characters of the labels of two pages, such as `iv-3`."""
 _HIDDEN = " (hidden)"
 _TEXT = re.compile(r"\S")
-_NUMBERED = re.compile(r"#\d[\d,-]*$")
+_NUMBERED = re.compile(r"#-?\d[\d,-]*$")
 """The name of a part that has only numbers."""
 _NUMBER = re.compile(r"^[a-z]?[\d.]+\s+")
 """The number of a chapter, before its title."""
@@ -56,7 +63,7 @@ def page_ranges(wanted: str, total: int, labels: Sequence[str]) -> Ranges:
         if (labelled := pages.labelled(each)) is not None:
             found.append(labelled)
         elif ranges := parse_ranges(each):
-            found += ranges
+            found += from_start(ranges, total)
         else:
             return ()
     return tuple(found)
@@ -174,6 +181,9 @@ class Outline:
         ranges = parse_ranges(wanted)
         if ranges is not None:
             first, last = ranges[0]
+            if first < 0 and self.numbers:
+                at = max(0, len(self.numbers) + first)
+                return str(first), self.numbers[at], self.numbers[-1]
             if last is None:
                 last = self.numbers[-1]
             has_both = first in self.numbers and last in self.numbers and first <= last

@@ -92,13 +92,14 @@ class ReadBudget:
         self.check()
         self.show_page(0, 0)
 
-    def show_page(self, page: int, pages: int) -> None:
-        """Report that `page` of `pages` pages of this file is being read (0: unknown)."""
+    def show_page(self, page: int, pages: int, unit: str = "page") -> None:
+        """Report that `page` of `pages` pages of this file, or of another unit, is being read (0:
+        unknown)."""
         now = time.monotonic()
         if self._progress is not None and now - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = now
             counts = self.entries, self.files, self.size
-            self._progress(ReadProgress(*counts, self.path, page, pages))
+            self._progress(ReadProgress(*counts, self.path, page, pages, unit))
 
     def add_file(self, size: int) -> None:
         self.files += 1

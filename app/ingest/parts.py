@@ -48,10 +48,10 @@ class Parts(Protocol):
         """Read a part; the first is 0."""
 
 
-_NUMBERS = re.compile(r"(\d{1,9})(-)?(\d{1,9})?")
+_NUMBERS = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 _GROUP = re.compile(r"(?<=\d),(?=0\d\d(?!\d))")
 Ranges = tuple[tuple[int, int | None], ...]
-"""First and last numbers. None: up to the end."""
+"""First and last numbers. None: up to the end; a first number of -500: the last 500."""
 ALL: Ranges = ((1, None),)
 
 
@@ -61,18 +61,28 @@ def without_groups(text: str) -> str:
 
 
 def parse_ranges(text: str) -> Ranges | None:
-    """The numbers in a text such as `3`, `5-10`, `7-` or `3,5-10`; None for other texts."""
+    """The numbers in a text such as `3`, `5-10`, `7-`, `-5` or `3,5-10`; None for other texts."""
     found: list[tuple[int, int | None]] = []
     for each in without_groups(text).split(","):
         match = _NUMBERS.fullmatch(each.strip())
         if match is None or (match[3] and not match[2]):
             return None
+        if match[1] is None:
+            if not match[3] or not (number := int(match[3])):
+                return None
+            found.append((-number, None))
+            continue
         first = int(match[1])
         last = int(match[3]) if match[3] else None if match[2] else first
         if last is not None and last < first:
             return None
         found.append((first, last))
     return tuple(found)
+
+
+def from_start(ranges: Ranges, end: int) -> Ranges:
+    """The same ranges of `end` numbers, none of which is counted from the end."""
+    return tuple((max(1, end + 1 + a) if a < 0 else a, b) for a, b in ranges)
 
 
 def numbers_in(ranges: Ranges, end: int, most: int | None = None) -> list[int]:
@@ -87,9 +97,11 @@ def numbers_in(ranges: Ranges, end: int, most: int | None = None) -> list[int]:
 
 
 def merged(ranges: Ranges) -> Ranges:
-    """Ascending ranges with the same numbers, of which no two overlap or touch."""
+    """Ascending ranges with the same numbers, of which no two overlap or touch. The last ones, as
+    far as they are counted from the end, are a range of their own."""
     found: list[tuple[int, int | None]] = []
-    for first, last in sorted(ranges, key=lambda each: each[0]):
+    last_ones = [each for each in ranges if each[0] < 0]
+    for first, last in sorted((each for each in ranges if each[0] >= 0), key=lambda each: each[0]):
         before = found[-1][1] if found else -1
         if before is None:
             break
@@ -97,7 +109,7 @@ def merged(ranges: Ranges) -> Ranges:
             found.append((first, last))
         elif last is None or last > before:
             found[-1] = found[-1][0], last
-    return tuple(found)
+    return (*found, *sorted(last_ones)[:1])
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:

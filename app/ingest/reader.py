@@ -35,12 +35,11 @@ from app.ingest.kinds import (
     kind_of,
     refusal_of_head,
 )
-from app.ingest.legacy_encoding import ENCODING_NAMES
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.line_ranges import read_lines
+from app.ingest.line_ranges import LargeText, open_text, part_too_large, read_lines
 from app.ingest.markdown import visible
 from app.ingest.names import distinct_names
-from app.ingest.parts import Ranges, merged, parse_ranges, ranges_text
+from app.ingest.parts import Ranges, merged, parse_ranges
 from app.ingest.records import (
     REASON_TEXTS,
     FileRead,
@@ -56,9 +55,9 @@ from app.ingest.records import (
     skipped,
 )
 from app.ingest.safe_open import modification_time, read_file, too_large
-from app.ingest.text import Decoded, decode_like, is_binary, whole_characters, wide_encoding
+from app.ingest.text import Decoded, decode_like, is_binary, whole_characters
 from app.ingest.walk import FoundFile, Walk
-from app.protocol.prompt import Document, Origin
+from app.protocol.prompt import SEARCHED, Document, Origin
 from app.util import formatting
 from app.util.places import escape_marks
 from app.util.sanitize import without_hidden
@@ -70,6 +69,7 @@ given."""
 _APART = 1 << 18
 """Files with more bytes are converted in a process with limits, which takes .05 s more."""
 _INDENT = "  "
+_RAISE_LIMIT = "raise the limit in the settings, or save the part you need in a file of its own"
 
 
 def read(
@@ -78,6 +78,7 @@ def read(
     limits: ReadLimits | None = None,
     progress: Callable[[ReadProgress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    questions: Sequence[str] = (),
 ) -> ReadResults:
     """Read files, folders and standard input (`-`).
 
@@ -86,6 +87,10 @@ def read(
     name a part, as in `contract.pdf#5-10` (see `excerpt.py`). Paths in
     `paths` are read even if they are links, private or ignored. Inside a folder, links are not
     followed, and unreadable, ignored and private files are skipped and listed.
+
+    A text file that is larger than what `limits` leave is searched for the words of `questions`:
+    the question, and the one before it. Its documents are lines of it; without a question, its
+    beginning and end.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
     thread. Raises ReadCancelled, and IngestError if a path is missing, empty or not text, if a
@@ -105,7 +110,7 @@ def read(
         if standard_input is not None and each.path == STDIN:
             result = standard_input
         else:
-            result = _read_path(each, names[each.place], bytes_left, limits, budget)
+            result = _read_path(each, names[each.place], bytes_left, limits, budget, questions)
         bytes_left -= result.size
         if bytes_left < 0:
             raise IngestError(
@@ -129,6 +134,7 @@ class _Input:
     @classmethod
     def of(cls, path: str) -> _Input:
         path, part = split_path(path)
+        part = "" if part == SEARCHED else part
         is_folder = os.path.isdir(path)
         return cls(
             path, part, (os.path.realpath if is_folder else os.path.abspath)(path), is_folder
@@ -153,7 +159,12 @@ def _without_overlaps(inputs: Iterable[_Input]) -> list[_Input]:
 
 
 def _read_path(
-    wanted: _Input, name: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget
+    wanted: _Input,
+    name: str,
+    bytes_left: int,
+    limits: ReadLimits,
+    budget: ReadBudget,
+    questions: Sequence[str],
 ) -> ReadResult:
     path, part = wanted.path, wanted.part
     with _errors_about(repr(path)):
@@ -163,43 +174,37 @@ def _read_path(
         if not stat.S_ISREG(mode):
             raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        ranges = parse_ranges(part) if part else None
-        if ranges is not None and os.path.getsize(path) > limits.total_bytes:
-            return _read_lines(wanted, name, ranges, limits, budget)
-        content = _read_file(path, None, limits, budget, part=part)
+        if os.path.getsize(path) > (limits.total_bytes if part else bytes_left):
+            with open_text(path, budget) as text:
+                if not is_document(path, text.head):
+                    _check_large(path, text.head, limits)
+                    if not part:
+                        return _search(text, wanted, name, budget, questions)
+                    return _read_large(text, wanted, name, limits, budget)
+        try:
+            content = _read_file(path, None, limits, budget, part=part)
+        except Rejected as rejected:
+            if rejected.reason is SkipReason.TOO_LARGE:
+                raise Rejected(rejected.reason, rejected.detail, _RAISE_LIMIT) from None
+            raise
         budget.add_file(content.size)
         return content.alone(name, part, content.origin(wanted.place))
 
 
-def _read_lines(
-    wanted: _Input, name: str, ranges: Ranges, limits: ReadLimits, budget: ReadBudget
+def _read_large(
+    text: LargeText, wanted: _Input, name: str, limits: ReadLimits, budget: ReadBudget
 ) -> ReadResult:
     """Lines of a text file that is too large to be read whole."""
-    modified, size = modification_time(wanted.path, None), os.path.getsize(wanted.path)
-
-    heads: list[bytes] = []
-
-    def check(head: bytes) -> None:
-        heads.append(head)
-        if (rejected := refusal_of_head(head)) is not None:
-            raise rejected
-        if is_binary(head):
-            raise Rejected(SkipReason.BINARY)
-        if kind_of(wanted.path, head) is not Kind.TEXT:
-            raise too_large(limits.total_bytes)
-        if (wide := wide_encoding(head)) is not None and not wide.startswith("utf-8"):
-            what = f"is {ENCODING_NAMES.get(wide, wide)}, whose lines cannot be read alone"
-            raise Rejected(SkipReason.TOO_LARGE, what, "save it as UTF-8")
-
+    if (ranges := parse_ranges(wanted.part)) is None:
+        raise part_too_large(text, limits.total_bytes, wanted.path)
     documents, files, missing = [], [], list[Skipped]()
-    for lines in read_lines(wanted.path, ranges, limits.total_bytes, check, budget):
-        decoded = _shown(wanted.path, Kind.TEXT, decode_like(lines.data, heads[0]))
+    for lines in read_lines(text, ranges, limits.total_bytes, wanted.path):
+        decoded = _shown(wanted.path, Kind.TEXT, decode_like(lines.data, text.head))
         digest = hashlib.sha256(lines.data).hexdigest()
-        content = _Content(decoded, len(lines.data), modified, digest)
+        content = _Content(decoded, len(lines.data), text.modified, digest)
         origin = content.origin(wanted.place)
-        (label,) = ranges_text([(lines.first, lines.last)])
-        part = Document(f"{name}#{label}", decoded.text, line=lines.first)
-        origin = origin and replace(origin, size=size, part=wanted.part)
+        part = Document(f"{name}#{lines.label}", decoded.text, line=lines.first)
+        origin = origin and replace(origin, size=text.size, part=wanted.part)
         documents.append(replace(part, origin=origin))
         files.append(content.read_as(part.name))
         missing += content.missing_of(part.name)
@@ -208,11 +213,66 @@ def _read_lines(
     return ReadResult(documents[0].name, tuple(documents), tuple(files), tuple(missing))
 
 
+def _search(
+    text: LargeText, wanted: _Input, name: str, budget: ReadBudget, questions: Sequence[str]
+) -> ReadResult:
+    """Lines that belong to a question, of a text file that is too large to be read whole. What is
+    missing has the number of the other lines as its `pages`."""
+    from app.ingest.search import search  # numpy is slow to import
+
+    found = search(text, questions)
+    chosen = [each for each in found.lines if text.is_wide or b"\0" not in each.data]
+    like = decode_like(b"".join(each.data for each in chosen), text.head)
+    digest = hashlib.sha256(text.head).hexdigest()
+    origin = Origin(wanted.place, text.size, text.modified, digest, SEARCHED)
+    documents, missing = [], dict[SkipReason, Rejected]()
+    for lines in chosen:
+        plain = lines.data.decode(like.encoding, "backslashreplace").removeprefix("\ufeff")
+        shown = _shown(wanted.path, Kind.TEXT, replace(like, text=plain))
+        known = origin if is_unicode(wanted.place) else None
+        documents.append(Document(name, shown.text, line=lines.first, origin=known))
+        missing.update((each.reason, each) for each in shown.missing)
+    _check_text(documents)
+    size = sum(len(each.data) for each in chosen)
+    budget.add_file(size)
+    count = min(sum(each.last - each.first + 1 for each in chosen), found.total)
+    others = " and some between, because none has a word of the question"
+    if found.words:
+        others = f" and those around the question's words ({', '.join(found.words)})"
+    detail = f"is too large to be read as a whole ({formatting.size(text.size)}), so "
+    detail += (
+        f"{count:,} of its {found.total:,} lines were chosen: the first and last ones{others}"
+        if questions
+        else "it is searched for the words of each question"
+    )
+    left = found.total - count
+    missing[SkipReason.SEARCHED] = Rejected(SkipReason.SEARCHED, detail, pages=left)
+    read_as = FileRead(name, size, like.encoding, like.lossy, like.guessed)
+    skips = tuple(skipped(name, each) for each in missing.values())
+    return ReadResult(name, tuple(documents), (read_as,), skips)
+
+
+def _check_large(path: str, head: bytes, limits: ReadLimits) -> None:
+    """Raise Rejected if a large file that begins with `head` is no text with lines."""
+    if (rejected := refusal_of_head(head)) is not None:
+        raise rejected
+    if is_binary(head):
+        raise Rejected(SkipReason.BINARY)
+    if kind_of(path, head) is not Kind.TEXT:
+        what = f"is larger than {formatting.size(limits.total_bytes)}"
+        raise Rejected(SkipReason.TOO_LARGE, what, _RAISE_LIMIT)
+
+
 def read_outline(path: str, limits: ReadLimits, cancelled: Callable[[], bool]) -> Outline:
     """The parts that can be named after the path of a file: of a PDF only its pages, because that
     is fast. Raises IngestError and ReadCancelled."""
     budget = ReadBudget(cancelled=cancelled)
     with _errors_about(repr(path)):
+        if os.path.getsize(path) > limits.total_bytes:
+            with open_text(path, budget) as large:
+                if not is_document(path, large.head):
+                    _check_large(path, large.head, limits)
+                    return Outline("line", range(1, large.count_lines() + 1))
         data = read_file(path, None, lambda head: limits.document_bytes, budget)
         if begins_as_pdf(data) and (pages := pages_of(data, limits, budget)):
             return pages

@@ -38,6 +38,7 @@ class SkipReason(StrEnum):
     DOCUMENT = "document"
     NO_PART = "no part"
     CUT = "cut"
+    SEARCHED = "searched"
     ATTACHED = "attached"
     PARTLY = "partly"
     INVISIBLE = "invisible"
@@ -85,6 +86,11 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.DOCUMENT: ("unreadable", "cannot be read", "save it as text"),
     SkipReason.NO_PART: ("missing part", "has no such part", "attach all of it"),
     SkipReason.CUT: ("cut off", "is not read completely", "save the rest in a file of its own"),
+    SkipReason.SEARCHED: (
+        "lines not chosen",
+        "is only searched",
+        "name others to read them, as in #100-200",
+    ),
     SkipReason.PARTLY: ("partly read", "has parts that are not read", "save it as PDF"),
     SkipReason.INVISIBLE: (
         "invisible characters",
@@ -120,7 +126,13 @@ RECOGNISABLE = frozenset({SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SCAN})
 """Reasons for which text recognition may help."""
 _OF_PARTS = frozenset(
     {
-        *(SkipReason.CUT, SkipReason.PARTLY, SkipReason.INVISIBLE, SkipReason.ATTACHED),
+        *(
+            SkipReason.CUT,
+            SkipReason.SEARCHED,
+            SkipReason.PARTLY,
+            SkipReason.INVISIBLE,
+            SkipReason.ATTACHED,
+        ),
         SkipReason.BAD_PAGES,
         *(SkipReason.PAGES_WITHOUT_TEXT, SkipReason.SLIDES_WITHOUT_TEXT, SkipReason.BLANK_PAGES),
         SkipReason.RULES,
@@ -356,8 +368,13 @@ class ReadProgress:
     page: int = 0
     pages: int = 0
     """If the file has pages: `page` of `pages` is being read."""
+    unit: str = "page"
+    """`byte` if it is read in pieces."""
 
     @property
     def page_text(self) -> str:
-        """`page 41 of 300`, or empty."""
+        """`page 41 of 300`, `40% of 2 GB`, or empty."""
+        if self.unit == "byte" and self.pages:
+            share = formatting.percent(self.page / self.pages)
+            return f"{share} of {formatting.size(self.pages)}"
         return f"page {self.page:,} of {self.pages:,}" if self.pages else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.ingest.legacy_encoding import guess_encoding
 from app.ingest.records import Rejected, SkipReason
@@ -72,15 +72,19 @@ def _decode(data: bytes) -> Decoded:
 
 
 def decode_like(data: bytes, head: bytes) -> Decoded:
-    """Decode some lines of a file in the encoding of its first bytes, `head`. Raises Rejected."""
-    of_head = _decode(head[: head.rfind(b"\n") + 1] or head)
+    """Decode some lines of a file that begins with `head`, as a file that consists of both. Raises
+    Rejected."""
+    wide = wide_encoding(head)
+    if wide is not None and not wide.startswith("utf-8"):
+        return _decode_wide(data, wide)
+    if b"\0" in data:
+        raise Rejected(SkipReason.BINARY)
+    found = _decode_bytes((head[: head.rfind(b"\n") + 1] + data).removeprefix(codecs.BOM_UTF8))
     data = data.removeprefix(codecs.BOM_UTF8)
-    for encoding in dict.fromkeys(("utf-8", of_head.encoding)):
-        with suppress(UnicodeDecodeError):
-            guessed = of_head.guessed and encoding == of_head.encoding
-            return Decoded(data.decode(encoding), encoding, guessed=guessed)
-    text = data.decode(of_head.encoding, "backslashreplace")
-    return Decoded(text, of_head.encoding, lossy=True, guessed=of_head.guessed)
+    try:
+        return replace(found, text=data.decode(found.encoding), lossy=False)
+    except UnicodeDecodeError:
+        return replace(found, text=data.decode(found.encoding, "backslashreplace"), lossy=True)
 
 
 def wide_encoding(head: bytes) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,18 +13,28 @@ class Role(StrEnum):
     ASSISTANT = "assistant"
 
 
+SEARCHED = "?"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The file that a document was read from: its absolute path, size in bytes, time of last change
     (`modified`, in nanoseconds) and the SHA-256 of its content. They show later whether it has
     changed. For the tree of a folder, `path` is the folder's, and `modified` is when the app
-    started to read it. `part` is the part of the file that was asked for, such as `10-`."""
+    started to read it. `part` is the part of the file that was asked for, such as `10-`, or
+    SEARCHED."""
 
     path: str
     size: int = 0
     modified: int = 0
     sha256: str = ""
     part: str = ""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the file is too large to be read whole, and was searched for lines that belong to
+        the question."""
+        return self.part == SEARCHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,12 @@ class Message:
     def in_prompt(self) -> tuple[Document, ...]:
         """The documents that are in the prompt with this message."""
         return self.documents if self.retrieved is None else self.retrieved
+
+
+def searched_paths(documents: Iterable[Document]) -> list[str]:
+    """The files among the origins of documents that were searched."""
+    origins = (each.origin for each in documents)
+    return [*dict.fromkeys(each.path for each in origins if each and each.is_searched)]
 
 
 class RetrievalReason(StrEnum):

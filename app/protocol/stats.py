@@ -65,9 +65,9 @@ class DocumentsRead:
 
     @classmethod
     def of(cls, names: Iterable[str], tokens: int, chosen: int) -> DocumentsRead:
-        """Documents with these names. The tree of a folder, whose name ends with `/`, is no
-        file."""
-        files = [name for name in names if not name.endswith("/")]
+        """Documents with these names, which parts of a file share. The tree of a folder, whose name
+        ends with `/`, is no file."""
+        files = [*dict.fromkeys(name for name in names if not name.endswith("/"))]
         folders = {name.partition("/")[0] if "/" in name else "" for name in files}
         if len(files) == 1:
             return cls(files[0], 1, tokens, chosen)

@@ -14,9 +14,9 @@ from app.chat.model_pairs import ModelPair
 from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.protocol.commands import Ask
-from app.protocol.events import Failed, Retrieved
+from app.protocol.events import Failed, Retrieved, Retrieving
 from app.protocol.options import Mode, Sampling
-from app.protocol.prompt import Document, Origin, RetrievalReason, RetrievedPart
+from app.protocol.prompt import SEARCHED, Document, Origin, RetrievalReason, RetrievedPart
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import DocumentsRead
 from app.store.importing import from_json
@@ -194,6 +194,34 @@ def test_what_could_not_be_read_is_of_the_whole_file(store: Store) -> None:
     found = RetrievedPart(part, 3, RetrievalReason.WORDS)
     turn.apply(Retrieved(turn.turn.number, (found,), (), DocumentsRead("", 2, 1_000, 100), 100))
     assert chat.conversation.missing(turn.turn) == "scan.pdf: 1 of 3 pages without text"
+
+
+def test_tokens_are_counted_of_files_that_were_searched(store: Store) -> None:
+    """Two runs of 50 characters of a file of 10,000 bytes, and another file of 100."""
+    origin = Origin(PATH, 10_000, part=SEARCHED)
+    runs = [Document("huge.log", "x" * 49 + "\n", line=n, origin=origin) for n in (1, 900)]
+    chat = opened(store, None)
+    turn = chat.ask(Question("What is it?", (*runs, Document("paste-1.txt", "y" * 100))))
+    whole = DocumentsRead.of(["huge.log", "huge.log", "paste-1.txt"], 1_000, 100)
+    assert whole.files == 2
+    turn.apply(Retrieving(turn.turn.number, whole))
+    turn.apply(Retrieved(turn.turn.number, (), (), whole, 100))
+    progress = turn.turn.progress
+    assert progress.retrieving is not None
+    assert progress.retrieved is not None
+    tokens = {progress.retrieving.tokens, progress.retrieved.documents.tokens}
+    assert tokens == {1_000 * 10_100 // 200}
+    play(turn)
+    statistics = turn.turn.statistics
+    assert statistics is not None
+    assert statistics.documents is not None
+    assert statistics.documents.tokens > 20 * statistics.documents.chosen
+    restored = opened(store).conversation.turns[0].statistics
+    assert restored is not None
+    assert restored.documents == statistics.documents
+    chat = opened(store, None)
+    turn = chat.ask(Question("What is it?", tuple(runs)))
+    assert chat.conversation.missing(turn.turn) == "huge.log: only lines chosen from 10 KB"
 
 
 def test_exports_and_imports_have_no_paths(store: Store, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import DocumentsRead, FinishReason
-from app.settings.definitions import KvBits, ReadingSettings, Settings
+from app.settings.definitions import Documents, KvBits, ReadingSettings, Settings
 from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
 from app.util.assets import assets_path
@@ -516,6 +516,40 @@ def test_a_file_may_be_attached_to_a_later_question(
     assert "text.txt: " in out, "the map quotes documents of earlier messages"
     assert "red.txt: Red." in out
     assert [len(message.attachments) for message in branch()] == [1, 0, 1, 0]
+
+
+def test_a_file_that_is_too_large_is_searched_for_each_question(
+    home: Path,
+    ask: Ask,
+    engines: list[FakeEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    limits = Settings(documents=Documents(attach_limit_mb=1))
+    monkeypatch.setattr("app.cli.ask.user_settings", lambda: limits)
+    lines = [f"line {number}: all is well\n" for number in range(1, 50_001)]
+    lines[20_000], lines[30_000] = "the vault is open\n", "the zebra is out\n"
+    file = tmp_path / "huge.log"
+    file.write_text("".join(lines))
+
+    def asked(*arguments: str) -> tuple[tuple[Document, ...], str]:
+        assert run(ask(*arguments)) == 0
+        return engines[-1].asks[0].messages[0].documents, capsys.readouterr().err
+
+    documents, said = asked("--conversation", "new", "-f", str(file), "Is the vault open?")
+    assert {each.name for each in documents} == {"huge.log"}
+    (found,) = (each for each in documents if "vault" in each.text)
+    assert lines[found.line - 1 :][: found.text.count("\n")] == found.text.splitlines(keepends=True)
+    assert "huge.log is too large to be read as a whole (1.2 MB), so " in said
+    assert " of its 50,000 lines were chosen: " in said
+    assert "huge.log: only lines chosen from 1.2 MB" in said
+    documents, said = asked("--conversation", "last", "And the zebra?")
+    assert any("zebra" in each.text for each in documents)
+    assert " of its 50,000 lines were chosen: " in said
+    file.unlink()
+    documents, _ = asked("--conversation", "last", "And now?")
+    assert any("zebra" in each.text for each in documents)
 
 
 def test_what_was_saved_of_deleted_conversations_goes_and_all_else_stays(ask: Ask) -> None:

@@ -120,7 +120,11 @@ def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(
-        paths: object, stdin: object, limits: object, show: Callable[[ReadProgress], None]
+        paths: object,
+        stdin: object,
+        limits: object,
+        show: Callable[[ReadProgress], None],
+        questions: object,
     ) -> ReadResults:
         show(ReadProgress(2, 1, 3, "a"))
         return ReadResults(())

@@ -15,13 +15,14 @@ from mlx_lm.utils import load_tokenizer
 from app.engine.model import text_encoder
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.text_encoder import english_encoder
-from app.engine.scorers.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
+from app.engine.scorers.file_index import PAGE, FileIndex, pages
 from app.engine.turn.retrieval import RetrievedPrompt, Retriever, index_of
 from app.protocol.commands import Ask
 from app.protocol.events import Planned, Retrieved
 from app.protocol.options import Mode, Sampling, min_retrieved
 from app.protocol.prompt import NO_CHOICE, Document, FileChoice, Message, RetrievalReason, Role
 from app.protocol.reasons import Reason, ReasonCode
+from app.util.search_words import MAX_WORDS, terms
 from tests import tiny
 from tests.engine.driver import Driver
 from tests.tables import slow, table

@@ -421,10 +421,3 @@ def test_lines_are_decoded_as_their_file(content: bytes, text: str | None, tmp_p
     (small,) = read([f"{file}#401-402" if text else f"{file}#101-102"]).documents
     assert part.text == small.text
     assert text is None or part.text.replace("\r", "") == text
-
-
-def test_lines_of_large_utf_16_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "log.txt"
-    file.write_bytes("every gate is open\r\n".encode("utf-16") * 200)
-    with pytest.raises(IngestError, match=r"is UTF-16.*, whose lines cannot be read alone"):
-        read([f"{file}#2-3"], limits=LARGE)

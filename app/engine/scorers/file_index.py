@@ -6,12 +6,10 @@ Then meaning: our own encoder (`text_encoder.py`) over the best pages.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,10 @@ from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Document
-from app.util.sentences import asks, questions_in
+from app.util.search_words import WORD
+from app.util.search_words import query as query  # quotation.py imports them from here
+from app.util.search_words import terms as terms
+from app.util.sentences import questions_in
 
 PAGE = 1600
 """Characters of a page, at most: some 400 tokens of English."""
@@ -34,22 +35,7 @@ MEANING_WEIGHT = 0.5
 """Of meaning, compared with words."""
 EARLIER_WEIGHT = 0.25
 """Of the words of the question before: a follow-up often leaves out what it is about."""
-MAX_WORDS = 64
-"""Different words of a message that are looked for: those of its questions first."""
-_WORD = re.compile(r"\w+")
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PDF_PAGE = "[Page "
-_GRAMMAR = """
-    a about all also an and any are as at be been but by can could did do does done for from had
-    has have he her here him his how if in into is it its just let like made make many may me might
-    more most much must my no not of on one or our out over please say says she should show so some
-    such tell than that the their them then there these they this those to too us use used uses
-    using was way we were what when where which who whom whose why will with would you your defined
-    find file files code implemented located happen happens work works explain describe
-"""
-_STOP_WORDS = frozenset(_GRAMMAR.split())
-"""Words that a question has for its grammar. In code some of them are rare, and would count."""
-
 _Found = dict[str, tuple[float, NDArray[np.int64]]]
 """For each word of a question that a page has: how rare it is, and the pages."""
 Progress = Callable[[int], None]
@@ -108,10 +94,10 @@ class FileIndex:
             self._sort()
 
     def _add(self, document: Document) -> None:
-        names = Counter(term for word in _WORD.findall(document.name) for term in terms(word))
+        names = Counter(term for word in WORD.findall(document.name) for term in terms(word))
         for page in pages(document):
             counts = Counter({term: NAME_COUNT * count for term, count in names.items()})
-            for word, count in Counter(_WORD.findall(page.text)).items():
+            for word, count in Counter(WORD.findall(page.text)).items():
                 for term in terms(word):
                     counts[term] += count
             number, (ids, numbers, often) = len(self._pages), self._rows
@@ -147,7 +133,7 @@ class FileIndex:
         for term, weight in query(earlier).items():
             weights.setdefault(term, EARLIER_WEIGHT * weight)
         scores, found = self._scores(weights)
-        asked = {term: word for word in _WORD.findall(question) for term in terms(word)}
+        asked = {term: word for word in WORD.findall(question) for term in terms(word)}
         rarities = {asked[term]: seen for term, seen in found.items() if term in asked}
         best = numbers[np.argsort(-scores[numbers], kind="stable")]
         candidates = best[:CANDIDATES]
@@ -214,45 +200,6 @@ class FileIndex:
             for text, pieces in zip(texts, found, strict=True)
         }
         return np.array([best[page.text] for page in pages])
-
-
-def query(text: str) -> dict[str, float]:
-    """The words of a message that are looked for, with their weights."""
-    found: dict[str, float] = {}
-    parts = sorted(questions_in(text), key=asks, reverse=True)
-    for word in (word for part in parts for word in _WORD.findall(part)):
-        if word.lower() in _STOP_WORDS:
-            continue
-        for term in terms(word):
-            if term not in _STOP_WORDS and (len(term) > 1 or term.isdigit()):
-                found.setdefault(term, 1.0)
-            if len(found) >= MAX_WORDS:
-                return found
-    return found
-
-
-@lru_cache(maxsize=1 << 18)
-def terms(word: str) -> tuple[str, ...]:
-    """What a word is found by: its stem, and the parts of an identifier such as `getHTTPResponse`
-    or `get_response`. Scripts without spaces between words are found by pairs of letters."""
-    whole = word.lower()
-    if not word.isascii():
-        if len(word) > 2 and any("\u2e80" <= letter <= "\uffef" for letter in word):
-            return tuple(whole[i : i + 2] for i in range(len(whole) - 1))
-        return (stem(whole),)
-    parts = _PARTS.findall(word)
-    if len(parts) < 2:
-        return (stem(whole),)
-    return (whole, *(stem(part.lower()) for part in parts))
-
-
-def stem(word: str) -> str:
-    """Without the ending of an English plural or verb, roughly."""
-    for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4)):
-        if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
-            stemmed = word[: -len(ending)]
-            return stemmed + "y" if ending == "ies" else stemmed.removesuffix("e")
-    return word.removesuffix("e") if len(word) > 4 else word
 
 
 def pages(document: Document) -> Iterator[Page]:

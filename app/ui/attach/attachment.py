@@ -52,6 +52,15 @@ class Attachment:
     whole: Attachment | None = field(default=None, compare=False, repr=False)
     """The document that this is a part of, if it was chosen from the chip."""
 
+    question: str = field(default="", compare=False)
+    """The question that a large file was searched for."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether it is lines of a file that is too large to be read whole."""
+        origin = self.documents[0].origin
+        return origin is not None and origin.is_searched
+
     @property
     def is_folder(self) -> bool:
         return self.documents[0].name.endswith("/")
@@ -84,13 +93,23 @@ class Attachment:
             parts.append(f"about {formatting.short_count(self.tokens)} tok")
         else:
             parts.append(f"{self.tokens:,} tok")
-        return " · ".join((*parts, formatting.plural(self.lines, "line")))
+        lines = formatting.plural(self.lines, "line")
+        if left := sum(e.pages for e in self.skipped if e.reason is SkipReason.SEARCHED):
+            lines = f"{self.lines:,} of {formatting.plural(self.lines + left, 'line')}"
+            lines += "" if self.question else " · searched for each question"
+        elif self.is_searched and (origin := self.documents[0].origin) is not None:
+            lines += f" of {formatting.size(origin.size)}"
+        return " · ".join((*parts, lines))
 
     @property
     def skipped_text(self) -> str:
         """`12 skipped`, `the rest not read (limit 5,000 files), 12 skipped`, or empty."""
         listed = sum(not each.rest and not each.pages for each in self.skipped)
-        pages = sum(each.pages for each in self.skipped if not each.rest)
+        pages = sum(
+            each.pages
+            for each in self.skipped
+            if not each.rest and each.reason is not SkipReason.SEARCHED
+        )
         what = [f"{listed:,}"] if listed else []
         what += [formatting.plural(pages, "page")] if pages else []
         rest = f"the rest not read (limit {self.limit})" if self.limit else ""
@@ -239,6 +258,8 @@ class FileJob:
     known: Mapping[str, Document] = field(default_factory=dict)
     """For a folder that is read again: what was sent, by path. Only what differs is attached."""
     mention: str = ""
+    questions: tuple[str, ...] = ()
+    """See `app.ingest.reader.read`."""
     progress: ReadProgress | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -250,6 +271,8 @@ class FileJob:
     def facts(self) -> str:
         progress = self.progress
         parts = ["recognising text" if self.limits.ocr else "reading"]
+        if self.questions:
+            parts = ["searching"]
         if progress is not None and progress.files:
             parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
         if progress is not None and progress.pages:
@@ -273,6 +296,7 @@ class FileJob:
             limits=self.limits,
             progress=self._on_progress,
             cancelled=self.cancelled.is_set,
+            questions=self.questions,
         )
         (intake,) = gathered.results
         documents = _what_differs(intake.documents, self.known) if self.known else intake.documents
@@ -280,6 +304,7 @@ class FileJob:
             make_attachment(documents),
             skipped=intake.skipped,
             doubtful=tuple(each for each in intake.files if each.doubtful),
+            question=self.questions[0] if self.questions else "",
         )
 
     def _on_progress(self, progress: ReadProgress) -> None:

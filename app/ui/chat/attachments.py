@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from os.path import isfile
 from pathlib import Path
 from time import monotonic
 
@@ -17,7 +19,7 @@ from app.errors import UserError
 from app.ingest.ocr import installed_recogniser
 from app.ingest.records import RECOGNISABLE, Changes, IngestError, ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
-from app.protocol.prompt import Document
+from app.protocol.prompt import Document, searched_paths
 from app.settings.file import SettingsFile
 from app.ui.attach.attachment import (
     Attachment,
@@ -73,6 +75,8 @@ class AttachmentReader:
         self._watches, self._next_check = False, 0.0
         self._checking: OpenChat | None = None
         """The conversation whose files are being checked."""
+        self._not_searchable: set[str] = set()
+        """Files that were searched for earlier questions, but cannot be read any more."""
         self._dismissed: set[Changes] = set()
         """Changes that the user does not want to be read."""
 
@@ -217,6 +221,8 @@ class AttachmentReader:
         else:
             chips.replace(job, new)
             self._show_doubts(new, offers_ocr)
+        if new.is_searched and self._deferred is not None and self._deferred[0] is chat:
+            await self._read_for(self._deferred[1])
         self._send_deferred(chat)
 
     async def _recognises(self, job: FileJob, error: UserError) -> bool:
@@ -242,6 +248,8 @@ class AttachmentReader:
         chat = self._jobs.pop(job, None)
         if chat is None:
             return
+        if job.questions and job.previous is None:
+            self._not_searchable.add(job.path)
         if chat is self._open_chats.shown:
             self._remove_job(job)
             if isinstance(job.previous, Changes):
@@ -357,6 +365,8 @@ class AttachmentReader:
         """The typed question. Files that it names are attached, and removed from it. Returns None
         if it cannot be sent now; if files are still being read, a `QuestionReady` follows."""
         question = await self._attach_named(typed)
+        if question is not None and question.strip():
+            await self._read_for(question)
         jobs = self.jobs(self._open_chats.shown)
         if question is None or not jobs or not question.strip():
             return question
@@ -366,6 +376,52 @@ class AttachmentReader:
             f"The question will be sent once '{name}' has been read. Esc cancels it."
         )
         return None
+
+    async def _read_for(self, question: str) -> None:
+        """Start reading what each question reads again: parts that go up to the end of a watched
+        file, and files that are searched."""
+        if self._watches:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._read_ends(), DISK_SECONDS)
+        chat, chips = self._open_chats.shown, self._composer.chips
+        before = [turn.question.text for turn in chat.conversation.branch[-1:]]
+        limits = self._settings_file.settings.limits()
+        searched = searched_paths(_sent(chat).values())
+        done = {job.path for job in self.jobs(chat)} | self._not_searchable
+        for each in chips.attached:
+            for path in searched_paths(each.documents):
+                done.add(path)
+                if each.question != question:
+                    again = FileJob(
+                        path, typed_path(path), limits, each, questions=(question, *before)
+                    )
+                    chips.replace(each, again)
+                    self._start(again)
+        for path in searched:
+            if path not in done and await self._is_there(path):
+                job = FileJob(path, "", limits, questions=(question, *before))
+                chips.add(job)
+                self._start(job)
+
+    @staticmethod
+    async def _is_there(path: str) -> bool:
+        try:
+            found = await asyncio.wait_for(in_background(partial(isfile, path)), DISK_SECONDS)
+        except TimeoutError:
+            return False
+        return found
+
+    async def _read_ends(self) -> None:
+        """Start reading parts again that go up to the end of a file, if that has grown."""
+        from app.ingest.changes import follows_end  # slow to import
+
+        await self._check(self._open_chats.shown)
+        chips = self._composer.chips
+        items: list[Attachment | Changes] = [*chips.attached, *chips.offers]
+        for item in items:
+            changes = item.changes if isinstance(item, Attachment) else item
+            if changes is not None and changes.changed and follows_end(changes.path):
+                self.read_again(item)
 
     async def _attach_named(self, typed: str) -> str | None:
         """Attach the files named after an `@`, and return the question without them. If a file does
@@ -491,8 +547,9 @@ def _since_read(name: str, changes: Changes) -> str:
 
 
 def path_and_name(document: Document) -> tuple[str, str]:
-    """What identifies a file, or a part of one."""
-    return ("" if document.origin is None else document.origin.path), document.name
+    """What identifies a file, or a part of one, whose name may change as the file grows."""
+    origin = document.origin
+    return ("", document.name) if origin is None else (origin.path, origin.part or document.name)
 
 
 def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:

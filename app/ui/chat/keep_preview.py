@@ -135,6 +135,7 @@ class KeepPreview:
         chat = self._open_chats.shown
         if turn is None or progress is None or not chat.is_of_last_turn(selected):
             return
+        selected = turn.of_whole_files(selected)
         progress.apply(selected, 0.0)
         self._draw(turn)
         cached = self._open_chats.is_fully_cached(turn)

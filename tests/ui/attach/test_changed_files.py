@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from textual.pilot import Pilot
 from app.ingest import changes
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
+from app.settings.definitions import Documents
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import DELETED
 from app.ui.attach.chips import Chip
@@ -219,6 +222,71 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         await until_shown(pilot, "Nothing that can be read has changed in 'src/'")
         await checks(pilot, chat(pilot).attachments.check)
         assert not chat(pilot).composer.chips.offers
+
+
+async def test_the_last_lines_of_a_watched_log_are_those_of_each_question(tmp_path: Path) -> None:
+    path = written(tmp_path / "server.log", "".join(f"line {n}\n" for n in range(1, 10)))
+
+    def append(line: str) -> None:
+        with path.open("a") as log:
+            log.write(line)
+
+    for watches in (True, False):
+        engine = FakeEngine(Story(answer="Yes."))
+        app = app_with(engine)
+        app.chat._watches = watches
+        async with app.run_test(size=(110, 30)) as pilot:
+            await until_shown(pilot, "ready")
+            for part in ("#-2", "#5-"):
+                attach(pilot, path.with_name(path.name + part))
+                await until_shown(pilot, f"▣ server.log{part.rstrip('-')}")
+            before = path.read_text().splitlines(keepends=True)
+            append("unsent\n")
+            await ask(pilot, engine)
+            now = path.read_text().splitlines(keepends=True)
+            first = now if watches else before
+            assert texts(engine) == [["".join(first[-2:]), "".join(first[4:])]]
+            append("sent\n")
+            await ask(pilot, engine, "And now?")
+            then = path.read_text().splitlines(keepends=True)
+            last = then if watches else first
+            assert texts(engine)[0] == ["".join(last[-2:]), "".join(last[4:])]
+            lines = [each.line for each in engine.asks[-1].messages[0].documents]
+            assert lines == [len(last) - 1, 5]
+            await checks(pilot, chat(pilot).attachments.check)
+            assert len(chat(pilot).composer.chips.offers) == (0 if watches else 2)
+
+
+async def test_a_large_file_is_searched_for_each_question(tmp_path: Path) -> None:
+    lines = [f"line {number}: all is well\n" for number in range(1, 50_001)]
+    lines[20_000], lines[30_000] = "the vault is open\n", "the zebra is out\n"
+    path = written(tmp_path / "huge.log", "".join(lines))
+    engine = FakeEngine(Story(answer="Yes."))
+    async with started(engine, size=(110, 30)) as pilot:
+        file = chat(pilot).settings_file
+        file.settings = replace(file.settings, documents=Documents(attach_limit_mb=1))
+        await attached(pilot, path)
+        await until_shown(pilot, " of 50,000 lines · searched for each question")
+        await ask(pilot, engine, "Is the vault open?")
+        found = [each for each in engine.asks[-1].messages[0].documents if "vault" in each.text]
+        assert [each.line + each.text[: each.text.find("the v")].count("\n") for each in found] == [
+            20_001
+        ]
+        await until_shown(pilot, " · 3,225 lines of 1.2 MB")
+        path.write_text("".join(lines) + "the lion sleeps\n")
+        await checked(pilot)
+        assert not chat(pilot).composer.chips.offers
+        await ask(pilot, engine, "And the zebra?")
+        assert any("the zebra is out" in text for text in chain(*texts(engine)))
+        assert any("the lion sleeps" in text for text in chain(*texts(engine)))
+        # Named in the question itself: it is read, and then searched for that question.
+        other = written(tmp_path / "other.log", "".join(lines).replace("zebra", "okapi"))
+        await ask(pilot, engine, f"@{other} Where is the okapi?")
+        assert any("the okapi is out" in text for text in chain(*texts(engine)))
+        # What is gone stays as it was read.
+        path.unlink()
+        await ask(pilot, engine, "Thanks!")
+        assert any("the zebra is out" in text for text in chain(*texts(engine)))
 
 
 @pytest.mark.slow

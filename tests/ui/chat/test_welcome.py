@@ -64,7 +64,9 @@ async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
         await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "Press ⏎ to ask")
         found = offered()
         assert found is not None
-        await until_shown(pilot, "32 GB", found.target.name.rpartition("/")[2], "^L", "F6 downloads")
+        await until_shown(
+            pilot, "32 GB", found.target.name.rpartition("/")[2], "^L", "F6 downloads"
+        )
         guide = app.chat.transcript.banner.lines(app.chat.transcript.banner.content_size.width)
         words = [line.split() for paragraph in guide[4:] for line in paragraph.plain.splitlines()]
         assert all(len(each) > 1 for each in words)
