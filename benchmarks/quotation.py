@@ -26,8 +26,15 @@ from benchmarks.quality.real_documents import Corpus, facts_of
 from benchmarks.quality.tokens import FolderTokens
 
 TEXTS = Path(".cache/real/texts")
-HELD_OUT = ("passage-english", "passage-english-reworded", "passage-change", "passage-followup")
-DEV = ("dev-change", "dev-followup")
+HELD_OUT = (
+    "passage-english",
+    "passage-english-reworded",
+    "passage-change",
+    "passage-followup",
+    "passage-tables",
+    "passage-logs",
+)
+DEV = ("dev-change", "dev-followup", "dev-tables")
 """Of follow-up questions, the first question of the conversation is asked."""
 KINDS = ("right", "wrong", "candidates with it", "other candidates", "nothing found")
 LEADS = (0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.24, 0.28, 0.32, 0.4)
