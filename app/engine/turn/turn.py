@@ -218,8 +218,8 @@ class Turn:
         if self._pair.target.lost is not None:
             return ended
         # The decoder has fed every token that it yielded, so all of them are cached.
-        written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
-        target.append(np.concatenate([prompt.ids, written])[len(target) :])
+        written = self._decoder.ids[prompt.answer_prefix_len :] + self._decoder.dropped
+        target.append(np.append(prompt.ids, np.array(written, np.int32))[len(target) :])
         target.eval()
         return ended
 
