@@ -140,7 +140,7 @@ class Report:
         if others := len(names) - len(shown):
             listed += f"\n  and {others:,} more (-v lists them)"
         tokens = sum(part.tokens for part in event.parts)
-        line = reading_words.chosen(event.documents, tokens, len(names))
+        line = reading_words.chosen(event.documents, tokens, len(names), event.stands_out)
         self._note(f"{line}." if event.documents.files == 1 else f"{line}:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:

@@ -30,16 +30,16 @@ from app.util.sentences import Unit, asks_for_overview, questions_in, units
 from app.util.table_rows import names_of, tables_of
 from app.util.words import WORD, stems
 
-MIN_LEAD = 0.2
-"""The nearest passage is the answer if its score is at least this much higher than the next one's:
-then at most a tenth of natural questions get a wrong answer. `python -m benchmarks.quotation --dev`
-measures it; measure again after a change of the text encoder."""
+MIN_LEAD = 0.15
+"""The nearest passage is the answer if its score is at least this much higher than the next one's.
+`python -m benchmarks.quotation --dev` measures it; measure again after a change of the text
+encoder."""
 MIN_SIMILARITY = 0.32
 """Minimum cosine between a question and the nearest sentence. Below it, the documents are not about
 the question. Measured by the same command."""
-ANSWER_SIMILARITY = 0.44
-"""The same for a passage that is given as the answer: it halves the answers to questions that have
-none, and hardly loses a right one."""
+MIN_NEARNESS = 0.9
+"""Minimum of the similarity and the share of the question's words together, for a passage that is
+given as the answer: it halves the wrong answers and those to questions that have none."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
@@ -57,7 +57,7 @@ CANNOT_COUNT = (
     " passages are the nearest."
 )
 """Written before them if the question needs the whole text."""
-ROW_WORDS = 2.0
+ROW_WORDS = 3.0
 """Weight of the question's words in a row of a table, in place of its neighbours' meaning."""
 MIN_WORDS = 5
 """Units with fewer words are never chosen."""
@@ -83,6 +83,7 @@ fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
 """Maximum characters of a defined term."""
+_LIST = re.compile(r"\b(?:what|which|welche)\b[^.?!]*\b(?:are there|gibt es)\b", re.IGNORECASE)
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 
 
@@ -132,6 +133,8 @@ class Found:
 
     quotes: tuple[Quote, ...] = ()
     similarity: float = -1.0
+    nearness: float = 0.0
+    """Of the first passage: its similarity and the share of the question's words that it has."""
     has_figures: bool = True
     """Whether the first passage has all dates, times, codes and numbers of the question."""
     only_nearest: bool = False
@@ -148,7 +151,7 @@ class Found:
         """Whether the first passage is given as the answer."""
         if self.only_nearest or not self.has_figures:
             return False
-        return self.similarity >= ANSWER_SIMILARITY and self.lead >= MIN_LEAD
+        return self.nearness >= MIN_NEARNESS and self.lead >= MIN_LEAD
 
     @property
     def shown(self) -> tuple[Quote, ...]:
@@ -171,7 +174,7 @@ def quote(
     wholes = [_whole(each, messages, files) for each in prompt.texts if each.document is not None]
     found = find_quotes(prompt.texts, question, english_encoder(), on_pieces, wholes)
     needs_all = asks_for_every_token(question) is not None and not asks_for_overview(question)
-    if needs_all:
+    if needs_all or _LIST.search(question):
         found = replace(found, only_nearest=True)
     pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
     return replace(prompt, user_pins=pins), _answer(found, messages)
@@ -264,9 +267,10 @@ def find_quotes(
     weight = trust(encoder.known_share(question))
     near = weight * similarities + (1 - weight) * words
     near = np.maximum(near, words) + phrases - 2.0 * too_short
+    nearness = weight * similarities + (2 - weight) * words + phrases
     best = _best(documents, cut, places, scores, names)
     is_complete = asked.has_figures(best[0].text)
-    return Found(best, float(near.max()), is_complete)
+    return Found(best, float(near.max()), float(nearness[scores.argmax()]), is_complete)
 
 
 def _with_rows(text: str, whole: str, start: int) -> tuple[list[Unit], dict[int, str]]:
@@ -294,6 +298,10 @@ def _with_rows(text: str, whole: str, start: int) -> tuple[list[Unit], dict[int,
 
     for table in tables_of(text):
         named = "\n".join(filter(None, names_of(whole, start + table.rows[0][0])))
+        for each in (table.mark, table.header):
+            if each is not None and text[slice(*each)].strip() in named:
+                add_until(each[0])
+                at = each[1]
         for first, last in table.rows:
             add_until(first)
             at, row = last, text[first:last]

@@ -267,7 +267,8 @@ class Turn:
             self._emit(EngineWarning(reason, ask.conversation))
         if found.parts is not None and (whole := found.prompt.documents) is not None:
             turn = self._clock.turn
-            self._emit(Retrieved(turn, found.parts, found.ranked, whole, found.room))
+            parts, ranked, room = found.parts, found.ranked, found.room
+            self._emit(Retrieved(turn, parts, ranked, whole, room, found.stands_out))
         return found.prompt
 
     def _mid_answer_recall(
