@@ -254,6 +254,7 @@ COLUMNS = "Name            Version       Size\n" + "".join(
             )
             for day in ("2012-01-28", "28.01.2012", "Jan 28 2012", "28 January 2012")
         ),
+        ("weather.csv", WEATHER, "How strong was the wind in the evening of 28.01.2012?", RAIN),
         ("zones.tab", ZONES, "Which time zone is used in Fiji?", "#code\tzone\nFJ\tPacific/Fiji"),
         (
             "branches.xlsx",

@@ -40,6 +40,9 @@ the question. Measured by the same command."""
 MIN_NEARNESS = 0.9
 """Minimum of the similarity and the share of the question's words together, for a passage that is
 given as the answer: it halves the wrong answers and those to questions that have none."""
+FIGURES_NEARNESS = 0.4
+"""Added for a row of a table that has all dates, times, codes and numbers of the question: its
+other words are names of columns, which may be written differently."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
@@ -270,6 +273,8 @@ def find_quotes(
     nearness = weight * similarities + (2 - weight) * words + phrases
     best = _best(documents, cut, places, scores, names)
     is_complete = asked.has_figures(best[0].text)
+    if asked.needs_figures and is_complete:
+        nearness += FIGURES_NEARNESS * is_row
     return Found(best, float(near.max()), float(nearness[scores.argmax()]), is_complete)
 
 
@@ -427,13 +432,14 @@ class Asked:
             *(each.search(text) is not None for each in self.figures),
         ]
 
+    @property
+    def needs_figures(self) -> bool:
+        return bool(self.figures) or any(map(_has_digit, self.words))
+
     def has_figures(self, text: str) -> bool:
         """Whether a text has all figures of the question, and its words with digits."""
-        on = self.on(text)
-        is_figure = [any(map(str.isdigit, word)) for word in self.words]
-        return all(on[len(self.words) :]) and all(
-            has for has, needed in zip(on, is_figure, strict=False) if needed
-        )
+        needed = [*map(_has_digit, self.words), *(True for _ in self.figures)]
+        return all(has for has, is_figure in zip(self.on(text), needed, strict=True) if is_figure)
 
 
 def _with_phrase(
@@ -485,6 +491,10 @@ def _shared_words(
     together[:-1] |= own[1:] & follows
     weights = rarity(own.sum(axis=0), len(found))
     return np.asarray((own + 1.0 * together) @ weights / (2 * weights.sum() or 1.0))
+
+
+def _has_digit(word: str) -> bool:
+    return any(map(str.isdigit, word))
 
 
 def _long_words(text: str) -> set[str]:
