@@ -18,6 +18,7 @@ from app.engine.turn.quotation import (
     PASSAGES_FOUND,
     Found,
     Quote,
+    far_above_average,
     find_quotes,
     quote,
 )
@@ -222,6 +223,7 @@ WEATHER = "date,rain,wind,weather\n" + "".join(
     for month in range(1, 13)
     for day in range(1, 29)
 )
+RAIN = "date,rain,wind,weather\n2012/01/28,9.0,3,sun"
 ZONES = (
     "# Time zones, one in each row. A time zone is used in a country.\n#\n#code\tzone\n"
     + "".join(
@@ -304,6 +306,20 @@ def test_one_line_at_the_end_of_a_long_log_is_found() -> None:
     last = "The password of the vault is heron-42."
     _, given = answered("What is the password of the vault?", Document("paste", lines + last))
     assert given == last
+
+
+def test_what_the_scorer_puts_far_above_the_average_is_shown_in_any_case() -> None:
+    document = Document("villages.txt", VILLAGES)
+    source = text(VILLAGES)
+    ids = np.zeros(7 + len(VILLAGES), np.int32)
+    prompt = Prompt(ids, (), {}, texts=(source,))
+    asked = (Message(Role.USER, "", (document,)),)
+    importance = np.full(len(ids), 0.1, np.float32)
+    assert far_above_average(prompt, asked, importance) is None
+    importance[7 + VILLAGES.index("harbour")] = 1e3
+    shown = far_above_average(prompt, asked, importance)
+    assert shown is not None
+    assert shown.startswith(f"{PASSAGES_FOUND}\n\n1. villages.txt, line 6:\n\nThe village of Cron")
 
 
 def test_a_list_is_never_given_as_one_passage() -> None:

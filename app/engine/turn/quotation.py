@@ -19,7 +19,7 @@ from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import OnPieces, TextEncoder, english_encoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
-from app.engine.scorers.scorer import rarity
+from app.engine.scorers.scorer import Importance, rarity
 from app.engine.turn.counting import counted
 from app.estimate.guard import asks_for_every_token
 from app.protocol.prompt import Document, Message
@@ -43,6 +43,8 @@ given as the answer: it halves the wrong answers and those to questions that hav
 FIGURES_NEARNESS = 0.4
 """Added for a row of a table that has all dates, times, codes and numbers of the question: its
 other words are names of columns, which may be written differently."""
+FAR_ABOVE = 50.0
+"""A passage this many times as important as the average, to the scorer, is shown in any case."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
@@ -181,6 +183,29 @@ def quote(
         found = replace(found, only_nearest=True)
     pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
     return replace(prompt, user_pins=pins), _answer(found, messages)
+
+
+def far_above_average(
+    prompt: Prompt, messages: Sequence[Message], importance: Importance
+) -> str | None:
+    """The answer that shows the passage which the scorer found far more important than all others,
+    though it was not found here; None if there is none."""
+    best = int(importance.argmax())
+    eligible = importance[~prompt.pinned]
+    if not len(eligible) or importance[best] < FAR_ABOVE * eligible.mean():
+        return None
+    for text in prompt.texts:
+        offset = best - text.first
+        if text.document is None or not 0 <= offset < len(text.starts) - 1:
+            continue
+        found, names = _with_rows(text.text, text.text, 0)
+        starts = [each.start for each in found]
+        index = max(int(np.searchsorted(starts, text.starts[offset], side="right")) - 1, 0)
+        start, end = around(text.text, found, index)
+        nearest = found[index].start, found[index].end
+        passage = Quote(text, start, end, 0.0, nearest, names.get(index, ""))
+        return _answer(Found((passage,), similarity=1.0), messages)
+    return None
 
 
 def _whole(
