@@ -199,6 +199,8 @@ def far_above_average(
         if text.document is None or not 0 <= offset < len(text.starts) - 1:
             continue
         found, names = _with_rows(text.text, text.text, 0)
+        if not found:
+            return None
         starts = [each.start for each in found]
         index = max(int(np.searchsorted(starts, text.starts[offset], side="right")) - 1, 0)
         start, end = around(text.text, found, index)
