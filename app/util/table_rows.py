@@ -25,8 +25,8 @@ _SEPARATORS = tuple(map(re.compile, (r"\|", r"\t++", r";", r",(?=\S)", r"(?<=\S)
 _TAB = _SEPARATORS[1]
 _FRAME = "*#/|+ "
 """Around the lines of boxes."""
-_RULE = re.compile(r"[-=+|: \t]*[-=][-=+|: \t]*")
-"""A line below a header row."""
+_OF_RULES = frozenset("-=+|: \t")
+"""Characters of a line below a header row."""
 _SHAPE = str.maketrans("0123456789", "0" * 10)
 _STAMP = re.compile(
     r"[^\w\s]?(?:[^\W\d_]{3},? )?\W?(?:0{2,4}[-/.:]0{2}|[^\W\d_]{3} [ 0]0 0{2}:0{2})"
@@ -109,7 +109,7 @@ def _separator(rows: Sequence[str]) -> re.Pattern[str] | None:
     shapes = [row[:16].translate(_SHAPE) for row in rows]
     if sum(_STAMP.match(shape) is not None for shape in shapes) >= ALIKE * len(rows):
         return _STAMP
-    bare = [row.strip(_FRAME) for row in rows if not _RULE.fullmatch(row)]
+    bare = [row.strip(_FRAME) for row in rows if not _is_rule(row)]
     for separator in _SEPARATORS:
         counts = Counter(len(separator.findall(row)) for row in bare)
         alike = max((often for columns, often in counts.items() if columns), default=0)
@@ -122,7 +122,11 @@ def _separator(rows: Sequence[str]) -> re.Pattern[str] | None:
 
 def _header_rows(rows: Sequence[str]) -> int:
     """How many of the first rows name the columns: none, or one and a rule below it."""
-    if _RULE.fullmatch(rows[1]):
+    if _is_rule(rows[1]):
         return 2
     has_figures = [any(map(str.isdigit, row)) for row in rows[:20]]
     return int(not has_figures[0] and 2 * sum(has_figures) >= len(has_figures))
+
+
+def _is_rule(row: str) -> bool:
+    return _OF_RULES.issuperset(row) and not {"-", "="}.isdisjoint(row)

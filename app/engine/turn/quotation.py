@@ -88,7 +88,7 @@ fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
 """Maximum characters of a defined term."""
-_LIST = re.compile(r"\b(?:what|which|welche)\b[^.?!]*\b(?:are there|gibt es)\b", re.IGNORECASE)
+_LIST = re.compile(r"\b(?:what|which|welche)\b[^.?!]{0,80}\b(?:are there|gibt es)\b", re.IGNORECASE)
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 
 
