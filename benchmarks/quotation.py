@@ -13,6 +13,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,19 @@ from benchmarks.quality.real_documents import Corpus, facts_of
 from benchmarks.quality.tokens import FolderTokens
 
 TEXTS = Path(".cache/real/texts")
-HELD_OUT = ("passage-english", "passage-english-reworded", "passage-change", "passage-followup")
-DEV = ("dev-change", "dev-followup")
+HELD_OUT = (
+    "passage-english",
+    "passage-english-reworded",
+    "passage-change",
+    "passage-followup",
+    "passage-tables",
+    "passage-logs",
+)
+DEV = ("dev-change", "dev-followup", "dev-tables")
 """Of follow-up questions, the first question of the conversation is asked."""
 KINDS = ("right", "wrong", "candidates with it", "other candidates", "nothing found")
-LEADS = (0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.24, 0.28, 0.32, 0.4)
+LEADS = (0.1, 0.15, 0.2, 0.25, 0.3)
+NEARNESSES = (0.7, 0.8, 0.9, 1.0)
 SIMILARITIES = (0.26, 0.28, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4, 0.42, 0.44)
 
 
@@ -63,12 +72,12 @@ class Outcome:
     answers: bool
     lead: float
     similarity: float
+    nearness: float
+    has_figures: bool
 
-    def would_answer(self, least: float) -> bool:
-        """Whether it would be answered with this `MIN_LEAD`."""
-        from app.engine.turn.quotation import ANSWER_SIMILARITY
-
-        return self.lead >= least and self.similarity >= ANSWER_SIMILARITY
+    def would_answer(self, lead: float, nearness: float) -> bool:
+        """Whether it would be answered with this `MIN_LEAD` and `MIN_NEARNESS`."""
+        return self.has_figures and self.lead >= lead and self.nearness >= nearness
 
     @property
     def kind(self) -> str:
@@ -131,7 +140,16 @@ def outcome(asked: Asked) -> Outcome:
     found = find_quotes([text], asked.question, english_encoder(), lambda done, total: None)
     right = tuple(asked.is_right(each.start, each.end) for each in found.quotes)
     shown = len(found.shown)
-    return Outcome(asked, right, shown, found.answers, found.lead, found.similarity)
+    return Outcome(
+        asked,
+        right,
+        shown,
+        found.answers,
+        found.lead,
+        found.similarity,
+        found.nearness,
+        found.has_figures,
+    )
 
 
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
@@ -142,23 +160,21 @@ def _rows(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
 
 
 def _thresholds(outcomes: Sequence[Outcome]) -> str:
-    """What other values of `MIN_LEAD` and `MIN_SIMILARITY` would give."""
+    """What other values of `MIN_LEAD`, `MIN_NEARNESS` and `MIN_SIMILARITY` would give."""
     with_answer = [each for each in outcomes if each.asked.passages]
     without = [each for each in outcomes if not each.asked.passages]
 
     def share(flags: Sequence[bool]) -> str:
         return f"{np.mean(flags):.0%}"
 
-    rows = [
-        [
-            f"{least:g}",
-            share([each.would_answer(least) and each.right[0] for each in with_answer]),
-            share([each.would_answer(least) and not each.right[0] for each in with_answer]),
-            share([each.would_answer(least) for each in without]),
-        ]
-        for least in LEADS
-    ]
-    answers = TextTable(["lead", "right", "wrong", "unanswerable answered"], rows).plain()
+    rows = []
+    for lead, nearness in product(LEADS, NEARNESSES):
+        right = [each.right[0] for each in with_answer if each.would_answer(lead, nearness)]
+        of_others = share([each.would_answer(lead, nearness) for each in without])
+        shares = (sum(right) / len(with_answer), (len(right) - sum(right)) / len(with_answer))
+        rows.append([f"{lead:g}", f"{nearness:g}", *(f"{each:.0%}" for each in shares), of_others])
+    titles = ["lead", "nearness", "right", "wrong", "unanswerable answered"]
+    answers = TextTable(titles, rows).plain()
     rows = [
         [
             f"{least:g}",

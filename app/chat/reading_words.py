@@ -105,11 +105,13 @@ def counts(documents: DocumentsRead, number: Callable[[int], str] = formatting.c
     return f"{read}{number(tokens)} token{'' if tokens == 1 else 's'}"
 
 
-def chosen(documents: DocumentsRead, tokens: int, files: int) -> str:
+def chosen(documents: DocumentsRead, tokens: int, files: int, stands_out: bool = True) -> str:
     """What was chosen for a question, because not all fits in the context."""
     what = counts(replace(documents, read=tokens))
     if documents.files == 1:
         return f"{documents.name} is longer than the context: {what} were chosen"
+    if not stands_out:
+        return f"No file stands out: {files:,} of {documents.files:,} files were chosen ({what})"
     return f"{files:,} of {documents.files:,} files fit this question ({what})"
 
 

@@ -28,6 +28,7 @@ from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import seconds
 from app.util.sanitize import sanitize
+from app.util.search_words import query, terms
 
 MAX_LISTED = 10
 """Maximum number of files to list one by one."""
@@ -156,7 +157,7 @@ class Report:
         if others := len(names) - len(shown):
             listed += f"\n  and {others:,} more (-v lists them)"
         tokens = sum(part.tokens for part in event.parts)
-        line = reading_words.chosen(event.documents, tokens, len(names))
+        line = reading_words.chosen(event.documents, tokens, len(names), event.stands_out)
         self._note(f"{line}." if event.documents.files == 1 else f"{line}:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
@@ -219,8 +220,6 @@ class Report:
 def nearest_words(passages: Sequence[str], question: str) -> list[str]:
     """Of each passage, on one line, the part with most of the question's words, where words that
     few of the passages have count more; or its beginning if it has none of them."""
-    from app.engine.scorers.file_index import query, terms  # loads NumPy
-
     asked = query(question)
     flat = [" ".join(text.split()) for text in passages]
     places = [

@@ -85,13 +85,15 @@ class Retrieved:
     """The documents of the conversation do not all fit in the context, so `parts` of them were put
     before this question, in the order of the files. Parts of earlier questions stay where they are
     if they fit. `ranked` are the best files that were not chosen, of all `documents`. `room` is
-    the number of tokens that were available."""
+    the number of tokens that were available. `stands_out`: whether a file fits the question better
+    than most."""
 
     turn: int
     parts: tuple[RetrievedPart, ...]
     ranked: tuple[RankedFile, ...]
     documents: DocumentsRead
     room: int
+    stands_out: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _CODE_START = re.compile(
 )
 _CODE_LINE = re.compile(r"[\w.\[\]]+(?:: ?[\w.\[\], |]+)? ?[-+*/|&]?=[^=]")
 _BACKTICKS = re.compile(r"`++")
+_CELL_END = re.compile(r"[,;](?=\S)|[\t|]")
 _PROSE_START = re.compile(r"[^\W\d_]|[\"'“„«(‘]")
 
 
@@ -50,6 +51,8 @@ def _is_wrapped(paragraph: str) -> bool:
     lines = [line.strip() for line in paragraph.split("\n") if line.strip()]
     if len(lines) < 2:
         return True
+    if len(cells := {len(_CELL_END.findall(line)) for line in lines}) == 1 and min(cells) > 1:
+        return False  # rows of a table
     if lines[1][0].islower():
         lines[0] = lines[0].ljust(MIN_WRAPPED)  # the text may begin in the middle of a line
     if any(len(line) < MIN_WRAPPED for line in lines[:-1]) or is_code(paragraph):

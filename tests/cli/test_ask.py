@@ -680,6 +680,19 @@ def test_of_many_chosen_files_ten_are_named(
     assert len(said) == lines
 
 
+def test_if_no_file_stands_out_the_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    part = RetrievedPart(Document("many/f1.txt", "1\n"), 9, RetrievalReason.WORDS)
+    documents = DocumentsRead("", 5000, 1_000, 100)
+    capsys.readouterr()
+    Report(Turn(1, Question("What?")), Conversation()).show(
+        Retrieved(1, (part,), (), documents, 8000, stands_out=False)
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == (
+        "No file stands out: 1 of 5,000 files were chosen (9 of about 1,000 tokens):"
+    )
+
+
 def test_notices_do_not_stand_in_the_middle_of_the_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -288,9 +288,9 @@ def test_thinking_is_not_part_of_the_answer(thinker: Any) -> None:
     assert "think>" not in run.thought + answer
 
 
-def stops_at(ids: list[int]) -> int | None:
+def stops_at(ids: list[int], encode: Any = None) -> int | None:
     """Number of tokens after which the detector stops, or None."""
-    watch = LoopDetector()
+    watch = LoopDetector() if encode is None else LoopDetector(encode.decode)
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
@@ -310,7 +310,7 @@ def test_inexact_repetition_is_not_stopped() -> None:
 
 
 @pytest.fixture(scope="module")
-def encode() -> object:
+def encode() -> Any:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(target_path() / "tokenizer.json"))
@@ -329,14 +329,54 @@ HONEST = {
     "records": json.dumps([{"id": n, "open": True, "of": None} for n in range(200)]),
     "equal lines of code": "def test() -> None:\n" + "    queue.put(None)\n" * 8 + "    end()\n",
     "a rule": "-" * 200 + "\n",
+    "a list of flags": "[" + "true, false, " * 20 + "]",
+    "a refrain": "Sing, my heart!\n" * 4 + "And then the day began.\n",
+    "said twice": "Never walk on the ice of the lake. " * 2 + "I mean it.",
+    "code that prints": "    print('The gate is open. Go on.')\n" * 6 + "    end()\n",
+    "rows": "| The gate is open now. | yes |\n" * 6,
     "a chorus": ("And so we sing along the road,\n" * 4 + "the last one is another.\n") * 3,
 }
 
 
 @table("name", HONEST)
-def test_lists_tables_code_and_data_are_not_stopped(name: str, encode: object) -> None:
-    ids = encode.encode(HONEST[name], add_special_tokens=False).ids  # type: ignore[attr-defined]
-    assert stops_at(ids) is None
+def test_lists_tables_code_and_data_are_not_stopped(name: str, encode: Any) -> None:
+    ids = encode.encode(HONEST[name], add_special_tokens=False).ids
+    assert stops_at(ids, encode) is None
+
+
+LOOPS = {
+    "a sentence": "The patent holder cannot sell the licence without consent. ",
+    "two sentences": "The fee is due in May. It is paid to the office of the landlord. ",
+    "a line": "The tenant shall pay for all repairs of the roof and of the windows.\n",
+    "a phrase": "the grant of the patent, ",
+}
+
+
+@table("name", LOOPS)
+def test_repeated_prose_is_stopped_at_its_second_repetition(name: str, encode: Any) -> None:
+    start, passage = "I have read the text of the contract. ", LOOPS[name]
+    ids = encode.encode(start + passage * 20, add_special_tokens=False).ids
+    allowed = 3 if name != "a phrase" else 7
+    longest = len(encode.encode(start + passage * allowed, add_special_tokens=False).ids)
+    stopped = stops_at(ids, encode)
+    assert stopped is not None
+    assert stopped <= longest + 3
+    assert encode.decode(ids[:stopped]).count(passage.strip()) >= 2
+
+
+@table("name", LOOPS)
+def test_the_repetitions_of_a_loop_are_not_written(
+    name: str, thinker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.engine.turn.decode.MAX_PERIOD", 128)  # a token is a byte
+    start, passage = "I have read the text. ", LOOPS[name]
+    sampling = Sampling(max_tokens=2_000, stop_repeats=True, speculate=False)
+    decoder, ended, shown = write(thinker, sampling, start + passage * 30)
+    assert ended is FinishReason.REPEATED
+    assert shown == decoder.text == thinker.decode(decoder.ids)
+    assert decoder.text.strip() == f"{start}{passage}".strip()
+    written = [*decoder.ids, *decoder.dropped]
+    assert ids_of(thinker, start + passage * 30)[: len(written)] == written
 
 
 def test_loop_detection_is_fast_compared_with_a_token() -> None:
@@ -357,7 +397,7 @@ def test_a_looping_model_is_stopped_only_if_requested(
     guarded = Sampling(max_tokens=120, stop_repeats=True)
     finished = loaded.answer(replace(asked, sampling=guarded))
     assert finished.finish_reason is FinishReason.REPEATED
-    assert 24 <= len(finished.generated_ids) < len(free.generated_ids)
+    assert 0 < len(finished.generated_ids) < len(free.generated_ids)
     assert free.generated_ids[: len(finished.generated_ids)] == finished.generated_ids
     assert free.text.startswith(finished.text)
 

@@ -12,18 +12,20 @@ from app.engine.model.text_encoder import english_encoder
 from app.engine.turn import quotation
 from app.engine.turn.quotation import (
     CANDIDATES,
+    CANNOT_COUNT,
     MAX_CANDIDATE,
     NOTHING_FOUND,
     PASSAGES_FOUND,
     Found,
     Quote,
+    far_above_average,
     find_quotes,
     quote,
 )
 from app.protocol.prompt import Document, Message, Role
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
-from tests.tables import slow
+from tests.tables import slow, table
 
 GPL = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
 
@@ -170,7 +172,7 @@ def test_of_a_long_candidate_the_nearest_sentence_is_shown() -> None:
     assert long.brief.text == "The mill is old."
     assert short.brief == short
     assert Found((long, long), similarity=0.4).shown == (long.brief, long.brief)
-    assert Found((long,), similarity=0.9).shown == (long,), "an answer is whole"
+    assert Found((long,), similarity=0.9, nearness=1.5).shown == (long,), "an answer is whole"
 
 
 def test_if_no_passage_leads_the_nearest_are_shown_as_candidates_with_their_lines() -> None:
@@ -214,3 +216,112 @@ def test_the_answer_alone_is_pinned_and_nothing_if_nothing_is_near() -> None:
     assert prompt.user_pins == ((7, 7 + len(answer)),)
     prompt, answer = answered("How do I reset my password?", villages)
     assert (answer, prompt.user_pins) == (NOTHING_FOUND, ())
+
+
+WEATHER = "date,rain,wind,weather\n" + "".join(
+    f"2012/{month:02}/{day:02},{day * month % 19}.{day % 7},{day % 5},sun\n"
+    for month in range(1, 13)
+    for day in range(1, 29)
+)
+RAIN = "date,rain,wind,weather\n2012/01/28,9.0,3,sun"
+ZONES = (
+    "# Time zones, one in each row. A time zone is used in a country.\n#\n#code\tzone\n"
+    + "".join(
+        f"{code}\tPacific/{name}\n"
+        for code, name in (("FJ", "Fiji"), ("NR", "Nauru"), ("NU", "Niue"), ("TO", "Tongatapu"))
+    )
+)
+BRANCHES = "\n".join(
+    f"[Sheet Branch {n:02}]\n| Role | Name | Since |\n| --- | --- | --- |\n"
+    f"| Manager | Person {chr(64 + n)} | {1990 + n} |\n"
+    f"| Deputy | Person {chr(90 - n)} | {2000 + n} |\n"
+    f"| Cashier | Person {chr(64 + n)}{chr(64 + n)} | {1980 + n} |\n"
+    for n in range(1, 13)
+)
+COLUMNS = "Name            Version       Size\n" + "".join(
+    f"{name:<16}1.{number}.0         {number * 7}\n"
+    for number, name in enumerate(("libxml2", "zlib", "openssl", "bzip2", "curl", "expat"))
+)
+
+
+@table(
+    "name, content, question, answer",
+    [
+        *(
+            (
+                "weather.csv",
+                WEATHER,
+                f"How much did it rain on {day}?",
+                "date,rain,wind,weather\n2012/01/28,9.0,3,sun",
+            )
+            for day in ("2012-01-28", "28.01.2012", "Jan 28 2012", "28 January 2012")
+        ),
+        ("weather.csv", WEATHER, "How strong was the wind in the evening of 28.01.2012?", RAIN),
+        ("zones.tab", ZONES, "Which time zone is used in Fiji?", "#code\tzone\nFJ\tPacific/Fiji"),
+        (
+            "branches.xlsx",
+            BRANCHES,
+            "Who is the manager of Branch 07?",
+            "[Sheet Branch 07]\n| Role | Name | Since |\n| --- | --- | --- |\n"
+            "| Manager | Person G | 1997 |",
+        ),
+        (
+            "packages.txt",
+            COLUMNS,
+            "Which version of openssl is installed?",
+            "Name            Version       Size\nopenssl         1.2.0         14",
+        ),
+    ],
+)
+def test_a_row_is_found_by_codes_dates_and_sheets_and_quoted_with_its_header(
+    name: str, content: str, question: str, answer: str
+) -> None:
+    prompt, given = answered(question, Document(name, content))
+    assert given == answer
+    ((first, last),) = prompt.user_pins
+    assert content[first - 7 : last - 7] == answer.splitlines()[-1]
+
+
+def test_a_row_of_a_part_is_shown_with_the_header_of_its_file() -> None:
+    start = WEATHER.index("2012/05/01")
+    part = Document("weather.csv", WEATHER[start:], line=1 + WEATHER[:start].count("\n"))
+    asked = (Message(Role.USER, "", (Document("weather.csv", WEATHER),), retrieved=(part,)),)
+    texts = (text(part.text, 0),)
+    prompt = Prompt(np.zeros(7 + len(part.text), np.int32), (), {}, texts=texts)
+    question = "How much did it rain on 8 June 2012?"
+    _, given = quote(prompt, asked, question, lambda done, of: None)
+    assert given == "date,rain,wind,weather\n2012/06/08,10.1,3,sun"
+
+
+def test_what_a_row_lacks_is_not_answered_with_another_one() -> None:
+    for question in ("How much did it rain on 2019-01-28?", "What was the weather on 2012-13-77?"):
+        _, given = answered(question, Document("weather.csv", WEATHER))
+        assert given.startswith((PASSAGES_FOUND, NOTHING_FOUND))
+
+
+def test_one_line_at_the_end_of_a_long_log_is_found() -> None:
+    lines = "".join(
+        f"2024-01-{n % 28 + 1:02}T00:00:{n % 60:02} INFO worker-{n} served\n" for n in range(900)
+    )
+    last = "The password of the vault is heron-42."
+    _, given = answered("What is the password of the vault?", Document("paste", lines + last))
+    assert given == last
+
+
+def test_what_the_scorer_puts_far_above_the_average_is_shown_in_any_case() -> None:
+    document = Document("villages.txt", VILLAGES)
+    source = text(VILLAGES)
+    ids = np.zeros(7 + len(VILLAGES), np.int32)
+    prompt = Prompt(ids, (), {}, texts=(source,))
+    asked = (Message(Role.USER, "", (document,)),)
+    importance = np.full(len(ids), 0.1, np.float32)
+    assert far_above_average(prompt, asked, importance) is None
+    importance[7 + VILLAGES.index("harbour")] = 1e3
+    shown = far_above_average(prompt, asked, importance)
+    assert shown is not None
+    assert shown.startswith(f"{PASSAGES_FOUND}\n\n1. villages.txt, line 6:\n\nThe village of Cron")
+
+
+def test_a_list_is_never_given_as_one_passage() -> None:
+    _, given = answered("Which mills are there?", Document("villages.txt", VILLAGES))
+    assert given.startswith(CANNOT_COUNT) or given == NOTHING_FOUND

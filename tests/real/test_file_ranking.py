@@ -72,7 +72,7 @@ def test_the_right_file_is_among_those_that_fit() -> None:
         index = FileIndex()
         index.extend(documents, lambda done: None)
         for question, right in questions.items():
-            ranked = index.rank(
+            ranked, _ = index.rank(
                 question, "", set(documents), english_encoder(), lambda done, total: None
             )
             endings = tuple(f"/{ending}" for ending in right.split("|"))

@@ -6,10 +6,13 @@ Then meaning: our own encoder (`text_encoder.py`) over the best pages.
 
 from __future__ import annotations
 
+import re
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +21,9 @@ from app.engine.model.text_encoder import TextEncoder
 from app.engine.scorers.built_in import trust
 from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Document
-from app.util.search_words import WORD
-from app.util.search_words import query as query  # quotation.py imports them from here
-from app.util.search_words import terms as terms
+from app.util.figures import in_any_notation
+from app.util.places import marks
+from app.util.search_words import WORD, query, terms
 from app.util.sentences import questions_in
 
 PAGE = 1600
@@ -35,7 +38,38 @@ MEANING_WEIGHT = 0.5
 """Of meaning, compared with words."""
 EARLIER_WEIGHT = 0.25
 """Of the words of the question before: a follow-up often leaves out what it is about."""
+SECONDARY = 0.3
+"""Weight of the words on pages of files that are rarely meant, such as translations."""
+SECONDARY_MEANING = 1.0
+"""What is subtracted from the meaning of these pages, in standard deviations."""
+MIN_FILES, WORDS_LEAD, MEANING_LEAD = 3, 1.25, 0.12
+"""Of this many files one stands out if its words count this many times as much as those of the
+middle one, or its best passage is this much nearer to the question."""
 _PDF_PAGE = "[Page "
+_KINDS = {
+    kind: re.compile(pattern, re.IGNORECASE)
+    for kind, pattern in {
+        "translation translate locale language po": (
+            r"/(?:locales?|i18n|l10n|translations?|lang|nls)/|\.(?:po|pot|mo|xlf|xliff|arb)$"
+        ),
+        "lock locked pinned dependency": (
+            r"(?:\.lock(?:file)?|/package-lock\.json|/npm-shrinkwrap\.json|-lock\.yaml|/go\.sum)$"
+        ),
+        "licence license copying copyright notice": (
+            r"/licen[cs]es/|/(?:licen[cs]e|copying|copyright|notice|unlicen[cs]e)(?:[-._][^/]*)?$"
+        ),
+        "minified generated bundle": (
+            r"[.-]min\.\w{1,5}$|\.bundle\.\w{1,5}$|\.map$|_pb2(?:_grpc)?\.pyi?$|\.pb\.\w{1,3}$"
+            r"|[._](?:generated|g)\.\w{1,5}$|/__generated__/"
+        ),
+    }.items()
+}
+"""Files of a folder that are rarely meant, by words of questions that mean them."""
+_GENERATED = re.compile(
+    r"@generated\b|\b(?:auto[- ]?|automatically )generated\b|\bdo not edit\b", re.IGNORECASE
+)
+OPENING = 600
+"""Characters at the beginning of a file that may say that it is generated."""
 _Found = dict[str, tuple[float, NDArray[np.int64]]]
 """For each word of a question that a page has: how rare it is, and the pages."""
 Progress = Callable[[int], None]
@@ -70,6 +104,13 @@ class RankedPage:
     """Whether its meaning says more for it than its words."""
 
 
+class Ranking(NamedTuple):
+    """The pages of documents, best first, and whether a document stands out."""
+
+    pages: list[RankedPage]
+    stands_out: bool
+
+
 class FileIndex:
     """Of the pages of `documents`, of which `extend` adds more."""
 
@@ -94,9 +135,13 @@ class FileIndex:
             self._sort()
 
     def _add(self, document: Document) -> None:
-        names = Counter(term for word in WORD.findall(document.name) for term in terms(word))
+        names = Counter(_terms(document.name))
+        sheets = [each for each in marks(document.text, document.name) if each[1] == "Sheet"]
+        starts = [each.start() for each in sheets]
         for page in pages(document):
             counts = Counter({term: NAME_COUNT * count for term, count in names.items()})
+            if before := bisect_right(starts, page.start):
+                counts.update(_terms(sheets[before - 1][2]))
             for word, count in Counter(WORD.findall(page.text)).items():
                 for term in terms(word):
                     counts[term] += count
@@ -121,32 +166,38 @@ class FileIndex:
         allowed: Container[Document],
         encoder: TextEncoder,
         progress: RankProgress,
-    ) -> list[RankedPage]:
+    ) -> Ranking:
         """The pages of allowed documents that have the question's words or, among the best of
-        these, mean what it does; best first. `earlier` is the question before it."""
+        these, mean what it does. `earlier` is the question before it."""
         numbers = np.array(
             [i for i, p in enumerate(self._pages) if p.document in allowed], np.int64
         )
         if not len(numbers):
-            return []
-        weights = query(question)
+            return Ranking([], stands_out=False)
+        figures, other_words = in_any_notation(question)
+        weights = query(other_words)
         for term, weight in query(earlier).items():
             weights.setdefault(term, EARLIER_WEIGHT * weight)
         scores, found = self._scores(weights)
+        for figure in figures:
+            self._add_figure(figure, numbers, scores)
+        is_secondary = self._secondary(question)
+        scores[is_secondary] *= SECONDARY
         asked = {term: word for word in WORD.findall(question) for term in terms(word)}
         rarities = {asked[term]: seen for term, seen in found.items() if term in asked}
         best = numbers[np.argsort(-scores[numbers], kind="stable")]
-        candidates = best[:CANDIDATES]
+        candidates = best[:CANDIDATES].tolist()
         meaning = self._meaning([self._pages[i] for i in candidates], question, encoder, progress)
         words = _standardised(scores[candidates])
-        meant = MEANING_WEIGHT * trust(encoder.known_share(question)) * _standardised(meaning)
+        meant = _standardised(meaning) - SECONDARY_MEANING * is_secondary[candidates]
+        meant *= MEANING_WEIGHT * trust(encoder.known_share(question))
         joined = words + meant
         order = np.argsort(-joined, kind="stable")
         ranked = [
             RankedPage(
                 self._pages[candidates[i]],
                 float(joined[i]),
-                self._words_on(int(candidates[i]), rarities),
+                self._words_on(candidates[i], rarities),
                 bool(meant[i] > words[i]),
             )
             for i in order
@@ -154,10 +205,12 @@ class FileIndex:
         # What comes after the candidates has fewer of the words, in their order.
         low = min((each.score for each in ranked), default=0.0) - 1.0
         rest = [i for i in best[CANDIDATES:] if scores[i] > 0]
-        return ranked + [
+        ranked += [
             RankedPage(self._pages[i], low - at / max(len(rest), 1), ())
             for at, i in enumerate(rest)
         ]
+        stands_out = self._stands_out(scores[numbers], numbers)
+        return Ranking(ranked, stands_out or float(np.ptp(meaning)) >= MEANING_LEAD)
 
     def pages_of(self, documents: frozenset[str]) -> list[Page]:
         """All pages of the documents with these names."""
@@ -180,6 +233,42 @@ class FileIndex:
             scores[on] += weight * rare * count * (K1 + 1) / (count + norm[on])
         return scores, found
 
+    def _add_figure(
+        self, figure: re.Pattern[str], numbers: NDArray[np.int64], scores: NDArray[np.float64]
+    ) -> None:
+        """Add to the scores of the pages with a date, a time or a number what a word would add."""
+        on = [number for number in numbers.tolist() if figure.search(self._pages[number].text)]
+        scores[on] += float(rarity(len(on), len(scores)))
+
+    def _secondary(self, question: str) -> NDArray[np.bool_]:
+        """Which pages are of files in folders that are rarely meant, unless the question does (n,).
+        Their names or their beginnings tell."""
+        asked, named = {*_terms(question)}, question.lower()
+        kinds = [each for words, each in _KINDS.items() if asked.isdisjoint(_terms(words))]
+        generated = asked.isdisjoint(_terms("generated"))
+
+        def is_secondary(document: Document) -> bool:
+            name = document.name.rpartition("/")[2]
+            if name == document.name or name.lower() in named:
+                return False
+            return any(each.search(document.name) for each in kinds) or (
+                generated and _GENERATED.search(document.text, 0, OPENING) is not None
+            )
+
+        known = {each: is_secondary(each) for each in self.documents}
+        return np.array([known[page.document] for page in self._pages], bool)
+
+    def _stands_out(self, scores: NDArray[np.float64], numbers: NDArray[np.int64]) -> bool:
+        """Whether the words of one document count clearly more than those of the middle one."""
+        best: dict[Document, float] = {}
+        for score, number in zip(scores.tolist(), numbers.tolist(), strict=True):
+            document = self._pages[number].document
+            best[document] = max(best.get(document, 0.0), score)
+        found = np.array([*best.values()])
+        if len(found) < MIN_FILES:
+            return True
+        return bool(found.max() > WORDS_LEAD * np.median(found))
+
     def _words_on(self, page: int, found: _Found) -> tuple[str, ...]:
         on = [(rare, word) for word, (rare, numbers) in found.items() if page in numbers]
         return tuple(word for _, word in sorted(on, reverse=True))
@@ -200,6 +289,10 @@ class FileIndex:
             for text, pieces in zip(texts, found, strict=True)
         }
         return np.array([best[page.text] for page in pages])
+
+
+def _terms(text: str) -> list[str]:
+    return [term for word in WORD.findall(text) for term in terms(word)]
 
 
 def pages(document: Document) -> Iterator[Page]:

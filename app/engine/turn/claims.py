@@ -10,7 +10,8 @@ from datetime import date as calendar_date
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from app.engine.turn.figures import (
+from app.util.calendar_words import AMBIGUOUS, MONTHS, WEEKDAYS
+from app.util.figures import (
     CURRENCIES,
     FRACTION,
     ONE,
@@ -24,7 +25,6 @@ from app.engine.turn.figures import (
     numbers,
     share,
 )
-from app.util.calendar_words import AMBIGUOUS, MONTHS, WEEKDAYS
 from app.util.words import WORD
 
 MAX_KEPT = 2_000

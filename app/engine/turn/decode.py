@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
@@ -38,6 +40,8 @@ from app.protocol.events import Token
 from app.protocol.options import NO_ANSWER_LIMIT, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import SURE, FinishReason
+from app.util.prose import is_code
+from app.util.words import WORD
 
 FLUSH_SECONDS = 0.05
 """Minimum seconds between two `Token` events."""
@@ -49,8 +53,21 @@ MIN_REPEATS = 4
 MIN_LOOP = 256
 """Shortest loop in tokens. Table rules, rows of zeros and equal lines of code are shorter."""
 MIN_SENTENCE, MIN_SENTENCE_LOOP = 12, 96
-"""A repeated passage of at least `MIN_SENTENCE` tokens counts as a sentence. Nobody repeats one on
-purpose, so a loop of `MIN_SENTENCE_LOOP` tokens is enough."""
+"""A repeated passage of at least `MIN_SENTENCE` tokens is repeated on purpose less often, so a loop
+of `MIN_SENTENCE_LOOP` tokens is enough."""
+PROSE_REPEATS = 3
+"""How often prose is written in a row until that is a loop: the second repetition ends it."""
+SENTENCE_WORDS, PHRASE_WORDS = 4, 3
+"""Minimum words of a repeated sentence, and of a phrase, which has no end of a sentence."""
+MIN_PHRASE_LOOP = 32
+"""Shortest loop of a phrase in tokens."""
+MIN_LINE_WORDS = 8
+"""Minimum words of each line of a repeated passage: shorter ones may be a refrain or a list."""
+_SENTENCE_END = re.compile(r"[.!?…](?:[\"')\]”’»*_]{0,3}(?:\s|$))|[。！？]")
+_ENDED = re.compile(r"[.!?…。！？][\"')\]”»*_]{0,3}\s{0,4}\Z")
+MAX_STOP = 3
+"""Maximum tokens of the end of a sentence."""
+_NOT_PROSE = re.compile(r"[|\t{}<>=`\\]|\w\(")
 
 
 def is_unsure(confidence: float | None, usual: float | None) -> bool:
@@ -102,6 +119,10 @@ class Decoder:
         self._shown = 0
         """Characters of the held-back text (see `_held_back`) that an earlier turn has shown."""
         self._pending: tuple[list[int], str, str] = ([], "", "")
+        self._held: deque[_Held] = deque()
+        """Tokens that are not reported yet, because they repeat what stands before them."""
+        self.dropped: list[int] = []
+        """Token ids that were generated after `ids`: a loop's repetitions."""
         self._flushed_at = 0.0
 
     def run(
@@ -120,7 +141,8 @@ class Decoder:
     ) -> FinishReason:
         """Feed the prompt's last token and generate until a stop sequence, `max_tokens`, a loop (if
         `stop_repeats` is set, or `yield_repeats` and others wait), or until `stop` returns a
-        reason; `stop` is called after each token.
+        reason; `stop` is called after each token. With `stop_repeats` the repetitions of a loop are
+        neither reported nor part of `ids` and `text`.
 
         `prompt_ids` (M,) is the whole prompt; `prefix` has cached all but its last token. Its last
         `answer_prefix_len` tokens belong to an answer that is continued. A `quotation` is written
@@ -155,7 +177,8 @@ class Decoder:
             mtp,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
-        loop = LoopDetector() if sampling.stop_repeats or sampling.yield_repeats else None
+        watches = quotation is None and (sampling.stop_repeats or sampling.yield_repeats)
+        loop = LoopDetector(self._tokenizer.decode) if watches else None
         reason: FinishReason | None = None
         try:
             while (reason := self._write(stream, last, end, stop, loop, recall)) is None:
@@ -174,7 +197,10 @@ class Decoder:
                 self.confidence = math.exp(fmean(stream.log_probabilities))
             if draft is not None:
                 draft.close()
-            self._add_text(self._unshown(self._held_back(cut_off=reason is not FinishReason.STOP)))
+            self._release()
+            if not self.dropped:
+                held = self._held_back(cut_off=reason is not FinishReason.STOP)
+                self._add_text(self._unshown(held))
             self.flush()
         return reason
 
@@ -218,14 +244,46 @@ class Decoder:
     ) -> FinishReason | None:
         """Why the answer ends with this token, apart from its limit; None if it continues."""
         if self._stops.advance(token) or token in self._sampling.stop_ids:
+            self._release()
+            self._report(token, [])
             return FinishReason.STOP
-        self._add_text(self._advance(token))
+        if loop is None or not self._sampling.stop_repeats:
+            self._report(token, self._advance(token))
+            repeated = 0 if loop is None else loop.advance(token)
+        else:
+            waiting = self._held_back(cut_off=True)
+            self._held.append(_Held(token, self._advance(token), waiting))
+            repeated = loop.advance(token)
+            self._release(keep=loop.repeating)
         if (stopped := stop()) is not None:
             return stopped
-        if loop is None or not loop.advance(token):
+        if not repeated or not (self._sampling.stop_repeats or self._others_wait()):
             return None
-        ends = self._sampling.stop_repeats or self._others_wait()
-        return FinishReason.REPEATED if ends else None
+        if self._held:
+            self._drop(repeated)
+        return FinishReason.REPEATED
+
+    def _release(self, keep: int = 0) -> None:
+        """Report the tokens that are held, except the last ones."""
+        while len(self._held) > keep:
+            held = self._held.popleft()
+            self._report(held.token, held.segments)
+
+    def _drop(self, count: int) -> None:
+        """Take back the last `count` tokens, none of which was reported. A full stop stays, though
+        the sentences before may have the same one."""
+        self._release(keep=count)
+        text, kept = self.text[-MAX_PERIOD:], 0
+        for number, each in enumerate([*self._held][: MAX_STOP + 1]):
+            if _ENDED.search(text + _answered(each.waiting)):
+                kept = number
+                break
+            text += _answered(each.segments)
+        self._release(keep=count - kept)
+        self._add_text(self._held[0].waiting)
+        self.dropped = [each.token for each in self._held]
+        self._held.clear()
+        del self.ids[-len(self.dropped) :]
 
     def _advance(self, token: int) -> list[tuple[str, str]]:
         """Detokenise the next token. Returns the text that is complete now, as segments (state,
@@ -271,9 +329,10 @@ class Decoder:
     def _end_thinking(self, stream: TokenStream) -> int:
         """Write the end of thinking for the model. Returns its last token, to be fed next."""
         stream.write(self._closing_ids)
+        self._release()
         for token in self._closing_ids:
             self._record(token)
-            self._add_text(self._advance(token))
+            self._report(token, self._advance(token))
         return self._closing_ids[-1]
 
     def _processors(self, quotation: str | None) -> list[Processor]:
@@ -327,7 +386,10 @@ class Decoder:
         self.last_token_at = time.perf_counter()
         self.first_token_at = self.first_token_at or self.last_token_at
         self.ids.append(token)
+
+    def _report(self, token: int, segments: list[tuple[str, str]]) -> None:
         self._pending[0].append(token)
+        self._add_text(segments)
 
     def _add_text(self, segments: list[tuple[str, str]]) -> None:
         ids, text, thinking = self._pending
@@ -390,26 +452,68 @@ def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
     return sample
 
 
-class LoopDetector:
-    """Detects an answer that repeats itself: the same passage of up to `MAX_PERIOD` tokens at least
-    `MIN_REPEATS` times in a row, and for at least `MIN_LOOP` tokens (`MIN_SENTENCE_LOOP` for a
-    sentence)."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A token, the text that is complete with it, and what waited for it: the rest of the text if
+    the answer ends before it."""
 
-    def __init__(self) -> None:
+    token: int
+    segments: list[tuple[str, str]]
+    waiting: list[tuple[str, str]]
+
+
+class LoopDetector:
+    """Detects an answer that repeats itself: a passage of up to `MAX_PERIOD` tokens that is written
+    `PROSE_REPEATS` times in a row if it is prose, that is a sentence or a long enough phrase.
+    Anything else may be a table, code, a list or a refrain. It is a loop after `MIN_REPEATS` times
+    and `MIN_LOOP` tokens (`MIN_SENTENCE_LOOP` for a passage as long as a sentence)."""
+
+    def __init__(self, decode: Callable[[list[int]], str] = lambda ids: "") -> None:
         periods = np.arange(1, MAX_PERIOD + 1)
         shortest = np.where(periods < MIN_SENTENCE, MIN_LOOP, MIN_SENTENCE_LOOP)
         self._needed = np.maximum(shortest, MIN_REPEATS * periods) - periods
+        self._needed_for_prose = (PROSE_REPEATS - 1) * periods
         self._recent = np.full(MAX_PERIOD, -1)
         """The last `MAX_PERIOD` tokens, newest first."""
         self._run = np.zeros(MAX_PERIOD, np.int64)
         """At index p - 1: how many of the last tokens in a row equal the token p before them."""
+        self._decode = decode
 
-    def advance(self, token: int) -> bool:
-        """Add the next token. Returns True if the answer is in a loop."""
+    @property
+    def repeating(self) -> int:
+        """How many of the last tokens may be repetitions."""
+        return int(self._run.max())
+
+    def advance(self, token: int) -> int:
+        """Add the next token. Returns how many of the last tokens repeat those before them if the
+        answer is in a loop, else 0."""
         self._run = np.where(self._recent == token, self._run + 1, 0)
         self._recent[1:] = self._recent[:-1].copy()
         self._recent[0] = token
         # A short period also shows at its multiples, which must not count as sentences.
         looping, short = self._run >= self._needed, slice(MIN_SENTENCE - 1)
         is_short = (self._run[short] >= MIN_SENTENCE).any()
-        return bool((looping[short] if is_short else looping).any())
+        if (looping[short] if is_short else looping).any():
+            return self.repeating
+        periods = np.flatnonzero(self._run >= self._needed_for_prose) + 1
+        if not len(periods):
+            return 0
+        period = int(periods[0])
+        run = int(self._run[period - 1])
+        return run if self._is_loop_of_prose(period, run + period) else 0
+
+    def _is_loop_of_prose(self, period: int, tokens: int) -> bool:
+        """Whether the last `period` tokens are prose, which nobody repeats in a row on purpose."""
+        passage = self._decode(self._recent[:period][::-1].tolist())
+        if _NOT_PROSE.search(passage) or is_code(passage):
+            return False
+        words = len(WORD.findall(passage))
+        if "\n" in passage:
+            return all(
+                len(WORD.findall(line)) >= MIN_LINE_WORDS and _SENTENCE_END.search(line)
+                for line in (2 * passage).split("\n")[1:-1]  # it may begin within a line
+                if line.strip()
+            )
+        if _SENTENCE_END.search(passage):
+            return words >= SENTENCE_WORDS
+        return words >= PHRASE_WORDS and tokens >= MIN_PHRASE_LOOP

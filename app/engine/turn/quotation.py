@@ -18,26 +18,33 @@ from numpy.typing import NDArray
 from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import OnPieces, TextEncoder, english_encoder
 from app.engine.scorers.built_in import trust
-from app.engine.scorers.file_index import query, terms
-from app.engine.scorers.scorer import rarity
+from app.engine.scorers.scorer import Importance, rarity
 from app.engine.turn.counting import counted
 from app.estimate.guard import asks_for_every_token
-from app.protocol.prompt import Message
+from app.protocol.prompt import Document, Message
+from app.util.figures import in_any_notation
 from app.util.places import place_of
 from app.util.prose import keeps_lines
+from app.util.search_words import query, terms
 from app.util.sentences import Unit, asks_for_overview, questions_in, units
+from app.util.table_rows import names_of, tables_of
 from app.util.words import WORD, stems
 
-MIN_LEAD = 0.2
-"""The nearest passage is the answer if its score is at least this much higher than the next one's:
-then at most a tenth of natural questions get a wrong answer. `python -m benchmarks.quotation --dev`
-measures it; measure again after a change of the text encoder."""
+MIN_LEAD = 0.15
+"""The nearest passage is the answer if its score is at least this much higher than the next one's.
+`python -m benchmarks.quotation --dev` measures it; measure again after a change of the text
+encoder."""
 MIN_SIMILARITY = 0.32
 """Minimum cosine between a question and the nearest sentence. Below it, the documents are not about
 the question. Measured by the same command."""
-ANSWER_SIMILARITY = 0.44
-"""The same for a passage that is given as the answer: it halves the answers to questions that have
-none, and hardly loses a right one."""
+MIN_NEARNESS = 0.9
+"""Minimum of the similarity and the share of the question's words together, for a passage that is
+given as the answer: it halves the wrong answers and those to questions that have none."""
+FIGURES_NEARNESS = 0.4
+"""Added for a row of a table that has all dates, times, codes and numbers of the question: its
+other words are names of columns, which may be written differently."""
+FAR_ABOVE = 50.0
+"""A passage this many times as important as the average, to the scorer, is shown in any case."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
@@ -55,6 +62,8 @@ CANNOT_COUNT = (
     " passages are the nearest."
 )
 """Written before them if the question needs the whole text."""
+ROW_WORDS = 3.0
+"""Weight of the question's words in a row of a table, in place of its neighbours' meaning."""
 MIN_WORDS = 5
 """Units with fewer words are never chosen."""
 MAX_HEADINGS = 4
@@ -79,6 +88,7 @@ fit in an answer. In characters."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
 """Maximum characters of a defined term."""
+_LIST = re.compile(r"\b(?:what|which|welche)\b[^.?!]{0,80}\b(?:are there|gibt es)\b", re.IGNORECASE)
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 
 
@@ -92,6 +102,8 @@ class Quote:
     end: int
     score: float
     nearest: tuple[int, int]
+    names: str = ""
+    """Of a row of a table: the names of its sheet and its columns."""
 
     @property
     def brief(self) -> Quote:
@@ -103,7 +115,8 @@ class Quote:
 
     @property
     def text(self) -> str:
-        return self.source.text[self.start : self.end]
+        """The passage; a row of a table with the names of its sheet and columns before it."""
+        return "\n".join(filter(None, (self.names, self.source.text[self.start : self.end])))
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -125,6 +138,10 @@ class Found:
 
     quotes: tuple[Quote, ...] = ()
     similarity: float = -1.0
+    nearness: float = 0.0
+    """Of the first passage: its similarity and the share of the question's words that it has."""
+    has_figures: bool = True
+    """Whether the first passage has all dates, times, codes and numbers of the question."""
     only_nearest: bool = False
     """None of them can answer the question, which needs the whole text."""
 
@@ -137,9 +154,9 @@ class Found:
     @property
     def answers(self) -> bool:
         """Whether the first passage is given as the answer."""
-        if self.only_nearest:
+        if self.only_nearest or not self.has_figures:
             return False
-        return self.similarity >= ANSWER_SIMILARITY and self.lead >= MIN_LEAD
+        return self.nearness >= MIN_NEARNESS and self.lead >= MIN_LEAD
 
     @property
     def shown(self) -> tuple[Quote, ...]:
@@ -159,12 +176,50 @@ def quote(
     files = [each for each in every if not each.name.endswith("/")]
     if (count := counted(question, files)) is not None:
         return prompt, count
-    found = find_quotes(prompt.texts, question, english_encoder(), on_pieces)
+    wholes = [_whole(each, messages, files) for each in prompt.texts if each.document is not None]
+    found = find_quotes(prompt.texts, question, english_encoder(), on_pieces, wholes)
     needs_all = asks_for_every_token(question) is not None and not asks_for_overview(question)
-    if needs_all:
+    if needs_all or _LIST.search(question):
         found = replace(found, only_nearest=True)
     pins = (*prompt.user_pins, *(each.tokens for each in found.shown))
     return replace(prompt, user_pins=pins), _answer(found, messages)
+
+
+def far_above_average(
+    prompt: Prompt, messages: Sequence[Message], importance: Importance
+) -> str | None:
+    """The answer that shows the passage which the scorer found far more important than all others,
+    though it was not found here; None if there is none."""
+    best = int(importance.argmax())
+    eligible = importance[~prompt.pinned]
+    if not len(eligible) or importance[best] < FAR_ABOVE * eligible.mean():
+        return None
+    for text in prompt.texts:
+        offset = best - text.first
+        if text.document is None or not 0 <= offset < len(text.starts) - 1:
+            continue
+        found, names = _with_rows(text.text, text.text, 0)
+        if not found:
+            return None
+        starts = [each.start for each in found]
+        index = max(int(np.searchsorted(starts, text.starts[offset], side="right")) - 1, 0)
+        start, end = around(text.text, found, index)
+        nearest = found[index].start, found[index].end
+        passage = Quote(text, start, end, 0.0, nearest, names.get(index, ""))
+        return _answer(Found((passage,), similarity=1.0), messages)
+    return None
+
+
+def _whole(
+    text: PromptText, messages: Sequence[Message], files: Sequence[Document]
+) -> tuple[str, int]:
+    """The text of the file that a text of the prompt is from, and where that text begins there."""
+    assert text.document is not None
+    part = messages[text.message].in_prompt[text.document]
+    for file in files:
+        if file.name == part.name and (start := file.text.find(text.text)) >= 0:
+            return file.text, start
+    return text.text, 0
 
 
 def _answer(found: Found, messages: Sequence[Message]) -> str:
@@ -198,38 +253,96 @@ def _place(quote: Quote, messages: Sequence[Message]) -> str:
 
 
 def find_quotes(
-    texts: Sequence[PromptText], question: str, encoder: TextEncoder, on_pieces: OnPieces
+    texts: Sequence[PromptText],
+    question: str,
+    encoder: TextEncoder,
+    on_pieces: OnPieces,
+    wholes: Sequence[tuple[str, int]] = (),
 ) -> Found:
     """The passages around the units nearest to the question by meaning and words, from the
-    documents among `texts`. Raises what `on_pieces` raises."""
+    documents among `texts`. `wholes`: for each of these, the text that it is a part of, and where
+    it begins there. Raises what `on_pieces` raises."""
     documents = [text for text in texts if text.document is not None]
-    cut = [units(text.text) for text in documents]
+    wholes = wholes or [(text.text, 0) for text in documents]
+    split = [_with_rows(text.text, *whole) for text, whole in zip(documents, wholes, strict=True)]
+    cut = [each for each, _ in split]
+    names = [names.get(index, "") for each, names in split for index in range(len(each))]
     places = [(number, index) for number, each in enumerate(cut) for index in range(len(each))]
     if not places:
         return Found()
     if asks_for_overview(question):  # the beginnings
         before = np.array([float(index) for _, index in places])
-        return Found(_best(documents, cut, places, -before), 1.0)
+        return Found(_best(documents, cut, places, -before, names), 1.0)
     found = [
         documents[number].text[cut[number][index].start : cut[number][index].end]
         for number, index in places
     ]
     questions = encoder.encode_questions(questions_in(question), on_pieces)
     vectors = encoder.encode(found, on_pieces)
-    first_of_document = np.array([index == 0 for _, index in places])
+    is_row = np.array([index in rows for each, rows in split for index in range(len(each))], bool)
+    alone = np.array([index == 0 for _, index in places]) | is_row
+    alone[1:] |= is_row[:-1]
     similarities = (vectors @ questions.T).max(axis=1)
-    scores = similarities + (_around_each(vectors, first_of_document) @ questions.T).max(axis=1)
-    words = _shared_words(question, found, first_of_document)
+    around_each = (_around_each(vectors, alone) @ questions.T).max(axis=1)
+    scores = similarities + np.where(is_row, 0.0, around_each)
+    asked = Asked.by(question)
+    words = _shared_words(asked, found, names, alone)
     phrases = _with_phrase(question, documents, cut)
-    scores += words + PHRASE_BONUS * phrases
+    scores += np.where(is_row, ROW_WORDS, 1.0) * words + PHRASE_BONUS * phrases
     scores += TERM_BONUS * _with_term(question, found)
-    too_short = np.array([len(WORD.findall(text)) < MIN_WORDS for text in found])
+    too_short = ~is_row & np.array([len(WORD.findall(text)) < MIN_WORDS for text in found])
     scores -= 2.0 * too_short
     scores -= [HEADING_PENALTY * cut[number][index].is_heading for number, index in places]
     scores += HEADING_SHARE * _of_headings(cut, scores)
     weight = trust(encoder.known_share(question))
-    near = weight * similarities + (1 - weight) * words + phrases - 2.0 * too_short
-    return Found(_best(documents, cut, places, scores), float(near.max()))
+    near = weight * similarities + (1 - weight) * words
+    near = np.maximum(near, words) + phrases - 2.0 * too_short
+    nearness = weight * similarities + (2 - weight) * words + phrases
+    best = _best(documents, cut, places, scores, names)
+    is_complete = asked.has_figures(best[0].text)
+    if asked.needs_figures and is_complete:
+        nearness += FIGURES_NEARNESS * is_row
+    return Found(best, float(near.max()), float(nearness[scores.argmax()]), is_complete)
+
+
+def _with_rows(text: str, whole: str, start: int) -> tuple[list[Unit], dict[int, str]]:
+    """The units of a text, which begins at an offset of the `whole`, and by their numbers the names
+    of the sheet and of the columns of those that are rows of a table."""
+    found: list[Unit] = []
+    names: dict[int, str] = {}
+    at = paragraphs = 0
+
+    def add_until(end: int) -> None:
+        nonlocal paragraphs
+        if not text[at:end].strip():
+            return
+        own = units(text[at:end])
+        found.extend(
+            replace(
+                each,
+                start=at + each.start,
+                end=at + each.end,
+                paragraph=paragraphs + each.paragraph,
+            )
+            for each in own
+        )
+        paragraphs += own[-1].paragraph + 1
+
+    for table in tables_of(text):
+        named = "\n".join(filter(None, names_of(whole, start + table.rows[0][0])))
+        for each in (table.mark, table.header):
+            if each is not None and text[slice(*each)].strip() in named:
+                add_until(each[0])
+                at = each[1]
+        for first, last in table.rows:
+            add_until(first)
+            at, row = last, text[first:last]
+            begin = first + len(row) - len(row.lstrip())
+            names[len(found)] = named
+            found.append(Unit(begin, begin + len(row.strip()), paragraphs))
+            paragraphs += 1
+    add_until(len(text))
+    return found, names
 
 
 def _best(
@@ -237,6 +350,7 @@ def _best(
     cut: Sequence[Sequence[Unit]],
     places: Sequence[tuple[int, int]],
     scores: NDArray[np.floating],
+    names: Sequence[str],
 ) -> tuple[Quote, ...]:
     """The passages around the units with the highest scores, at most CANDIDATES, each text
     once."""
@@ -246,7 +360,9 @@ def _best(
         start, end = around(documents[number].text, cut[number], index)
         unit = cut[number][index]
         nearest = unit.start, unit.end
-        next_best = Quote(documents[number], start, end, float(scores[place]), nearest)
+        next_best = Quote(
+            documents[number], start, end, float(scores[place]), nearest, names[place]
+        )
         if not any(next_best.overlaps(each) or next_best.text == each.text for each in quotes):
             quotes.append(next_best)
         if len(quotes) == CANDIDATES:
@@ -254,12 +370,11 @@ def _best(
     return tuple(quotes)
 
 
-def _around_each(
-    vectors: NDArray[np.float32], first_of_document: NDArray[np.bool_]
-) -> NDArray[np.float32]:
-    """Per unit: the vector of the unit and its neighbours together, of length 1."""
+def _around_each(vectors: NDArray[np.float32], alone: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Per unit: the vector of the unit and its neighbours together, of length 1. A unit that is
+    `alone` has no neighbour before it."""
     together = vectors.copy()
-    follows = ~first_of_document[1:, None]
+    follows = ~alone[1:, None]
     together[1:] += vectors[:-1] * follows
     together[:-1] += vectors[1:] * follows
     return np.asarray(together / np.linalg.norm(together, axis=1, keepdims=True))
@@ -323,6 +438,37 @@ def _introduces(text: str, before: Unit) -> bool:
 # ------------------------------------------------------------------------------------- words
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a question is looked for by: its `words`, and patterns of its `figures`, namely dates,
+    times and numbers in any notation."""
+
+    words: tuple[str, ...]
+    figures: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def by(cls, question: str) -> Asked:
+        figures, rest = in_any_notation(question)
+        return cls(tuple(query(rest)), figures)
+
+    def on(self, text: str) -> list[bool]:
+        """Which of them a text has."""
+        own = {term for word in WORD.findall(text) for term in terms(word)}
+        return [
+            *(word in own for word in self.words),
+            *(each.search(text) is not None for each in self.figures),
+        ]
+
+    @property
+    def needs_figures(self) -> bool:
+        return bool(self.figures) or any(map(_has_digit, self.words))
+
+    def has_figures(self, text: str) -> bool:
+        """Whether a text has all figures of the question, and its words with digits."""
+        needed = [*map(_has_digit, self.words), *(True for _ in self.figures)]
+        return all(has for has, is_figure in zip(self.on(text), needed, strict=True) if is_figure)
+
+
 def _with_phrase(
     question: str, documents: Sequence[PromptText], cut: Sequence[Sequence[Unit]]
 ) -> NDArray[np.float64]:
@@ -358,21 +504,24 @@ def _with_term(question: str, found: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _shared_words(
-    question: str, found: Sequence[str], first_of_document: NDArray[np.bool_]
+    asked: Asked, found: Sequence[str], names: Sequence[str], alone: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Per text: the share of the question's words that it contains, weighted by rarity; the mean of
-    what it contains alone and together with its neighbours."""
-    asked = list(query(question))
-    words = [{term for word in WORD.findall(text) for term in terms(word)} for text in found]
-    alone = np.array([[term in each for term in asked] for each in words], bool)
-    alone = alone.reshape(len(found), len(asked))
-    follows = ~first_of_document[1:, None]
-    together = alone.copy()
-    together[1:] |= alone[:-1] & follows
-    together[:-1] |= alone[1:] & follows
-    holders = alone.sum(axis=0)
-    weights = rarity(holders, len(found))
-    return np.asarray((alone + 1.0 * together) @ weights / (2 * weights.sum() or 1.0))
+    """Per text: the share of the question's words and figures that it contains, weighted by rarity;
+    the mean of what it contains alone and together with its neighbours. The `names` of its columns
+    and its sheet are words of a row, too."""
+    of_names = {each: asked.on(each) for each in dict.fromkeys(names)}
+    own = np.array([asked.on(text) for text in found], bool).reshape(len(found), -1)
+    own |= np.array([of_names[each] for each in names], bool).reshape(own.shape)
+    follows = ~alone[1:, None]
+    together = own.copy()
+    together[1:] |= own[:-1] & follows
+    together[:-1] |= own[1:] & follows
+    weights = rarity(own.sum(axis=0), len(found))
+    return np.asarray((own + 1.0 * together) @ weights / (2 * weights.sum() or 1.0))
+
+
+def _has_digit(word: str) -> bool:
+    return any(map(str.isdigit, word))
 
 
 def _long_words(text: str) -> set[str]:

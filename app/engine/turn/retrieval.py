@@ -59,13 +59,15 @@ OnProgress = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True)
 class RetrievedPrompt:
     """The prompt and its messages. `parts` is None if nothing was chosen: everything fits, or the
-    choice was made earlier. `room`: tokens available for the parts."""
+    choice was made earlier. `room`: tokens available for the parts. `stands_out`: whether a file
+    fits the question better than most."""
 
     prompt: Prompt
     messages: tuple[Message, ...]
     parts: tuple[RetrievedPart, ...] | None = None
     ranked: tuple[RankedFile, ...] = ()
     room: int = 0
+    stands_out: bool = True
 
 
 class Retriever:
@@ -190,7 +192,7 @@ class Retriever:
         allowed = {each for each in every if each.name not in files.never}
         earlier = texts[-2] if len(texts) > 1 else ""
         encoder = self._encoder or built_in_encoder(texts[-1], [each.text for each in every])
-        ranked = index.rank(
+        ranking = index.rank(
             texts[-1],
             earlier,
             allowed,
@@ -198,14 +200,15 @@ class Retriever:
             lambda done, pieces: on_progress(lengths[-1] + compared * done // pieces, total),
         )
         on_progress(total, total)
-        ranked = [each for each in ranked if not _is_in(each.page, present)]
+        ranked = [each for each in ranking.pages if not _is_in(each.page, present)]
         room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
         wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)
         parts = self._fill(wanted, ranked, room, int((1 - MIN_SHARE / 2) * (left - used)))
         kept[asked[-1]] = tuple(part.document for part in parts)
         chosen = {part.document.name for part in parts}
         fitted = self._retrieval(_with(bare, kept), every)
-        return replace(fitted, parts=parts, ranked=_others(ranked, chosen), room=room)
+        others = _others(ranked, chosen)
+        return replace(fitted, parts=parts, ranked=others, room=room, stands_out=ranking.stands_out)
 
     def _retrieval(
         self, messages: tuple[Message, ...], every: Sequence[Document]

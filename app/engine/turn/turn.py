@@ -40,7 +40,7 @@ from app.engine.turn.citations import cite, read_texts
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.engine.turn.prompt_reader import PromptReader
-from app.engine.turn.quotation import quote
+from app.engine.turn.quotation import far_above_average, quote
 from app.engine.turn.retrieval import Retriever
 from app.engine.turn.turn_estimate import TurnEstimate
 from app.estimate import plan as planner
@@ -196,6 +196,7 @@ class Turn:
         prompt, quotation = self._quote(prompt)
         with observed_steps(partial(self._observe_step, prompt)):
             self._read(prompt, plan)
+        quotation = self._by_scorer(prompt) or quotation
         self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
@@ -218,8 +219,8 @@ class Turn:
         if self._pair.target.lost is not None:
             return ended
         # The decoder has fed every token that it yielded, so all of them are cached.
-        written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
-        target.append(np.concatenate([prompt.ids, written])[len(target) :])
+        written = self._decoder.ids[prompt.answer_prefix_len :] + self._decoder.dropped
+        target.append(np.append(prompt.ids, np.array(written, np.int32))[len(target) :])
         target.eval()
         return ended
 
@@ -267,7 +268,8 @@ class Turn:
             self._emit(EngineWarning(reason, ask.conversation))
         if found.parts is not None and (whole := found.prompt.documents) is not None:
             turn = self._clock.turn
-            self._emit(Retrieved(turn, found.parts, found.ranked, whole, found.room))
+            parts, ranked, room = found.parts, found.ranked, found.room
+            self._emit(Retrieved(turn, parts, ranked, whole, room, found.stands_out))
         return found.prompt
 
     def _mid_answer_recall(
@@ -357,6 +359,16 @@ class Turn:
             )
         self._quotes_nothing = found.user_pins == prompt.user_pins
         return found, text
+
+    def _by_scorer(self, prompt: Prompt) -> str | None:
+        """Where no passage was found to quote: the one that the scorer found far more important
+        than the others, as an answer; otherwise None."""
+        scored = self._cache.scored
+        if not self._quotes_nothing or scored is None or scored.turn != self._clock.turn:
+            return None
+        found = far_above_average(prompt, self._ask.messages, scored.importance)
+        self._quotes_nothing = found is None
+        return found
 
     def _answer_budget(self, prompt: Prompt) -> int:
         """Maximum tokens to generate. Raises TurnError if the prompt fills the context."""

@@ -426,3 +426,78 @@ def _groups(whole: str, marks: list[str]) -> bool:
     """Whether what stands before the last separator consists of groups of three digits."""
     first, *others = re.split("[.,:]", whole)
     return not others or (len(first) <= 3 and all(len(each) == 3 for each in others))
+
+
+# ------------------------------------------------------------------- the same in other notations
+
+MAX_NOTATIONS = 16
+"""Maximum number of dates, times and numbers of a text that are looked for in every notation."""
+LARGE = 1000
+"""Numbers from this one on may have separators between thousands."""
+
+
+def in_any_notation(text: str) -> tuple[tuple[re.Pattern[str], ...], str]:
+    """A pattern for each date, time and large number of a text that matches it in any notation, and
+    the rest of the text: `28 January 2012` is also `2012/01/28`, and `3 pm` is `15:00:12`."""
+    figures = figures_of(text)
+    found = [_of_dates(readings) for readings in figures.dates]
+    found += [
+        pattern
+        for number in figures.marked
+        if not number.unit and (pattern := _of_time(number.values)) is not None
+    ]
+    rest, german = [*figures.rest], is_german(text)
+    for match in re.finditer(_NUMBER, figures.rest):
+        values = [v for v in _values(match[0], german) if isinstance(v, float) and v.is_integer()]
+        if len(found) < MAX_NOTATIONS and max(values, default=0.0) >= LARGE:
+            found.append("|".join(_grouped(int(value)) for value in sorted(values)))
+            rest[match.start() : match.end()] = "\0" * len(match[0])
+    patterns = dict.fromkeys(found[:MAX_NOTATIONS])
+    left = "".join(rest).replace("\0", " ")
+    return tuple(re.compile(each, re.IGNORECASE) for each in patterns), left
+
+
+def _of_dates(readings: frozenset[Date]) -> str:
+    return "|".join(_of_date(*each) for each in sorted(readings, key=str))
+
+
+def _of_date(year: int | None, month: int, day: int | None) -> str:
+    """A pattern for a date as figures, and with the name of the month."""
+    names = "|".join(name for name, number in MONTHS.items() if number == month)
+    name, number = rf"(?:{names})\.?", f"0?{month}"
+    years = r"(?:19|20)?\d\d" if year is None else f"(?:{year // 100})?{year % 100:02}"
+    full = r"(?:19|20)\d\d" if year is None else str(year)
+    if day is None:
+        months = (
+            rf"{full}[-/.]{number}|(?:\d{{1,2}}[-/.] ?)?{number}[-/.] ?{full}"
+            rf"|{name},? (?:del? )?{full}"
+        )
+        return rf"(?<![\w.])(?:{months})(?!\d)"
+    days = rf"0?{day}(?:st|nd|rd|th|er|\.)?"
+    after = rf"(?:(?:,|\.)?[ -](?:del? )?{years}|(?!,? \d{{4}}))"
+    return (
+        rf"(?<![\w.])(?:{full}(?:[-/.]{number}[-/.]0?{day}|{month:02}{day:02})(?=T|\D|$)"
+        rf"|(?:0?{day}[-/.] ?{number}|{number}/0?{day})[-/.] ?{years}(?!\d)"
+        rf"|{days}[ -](?:of |de )?{name}{after}(?!\d)"
+        rf"|{name} {{1,2}}{days}{after}(?![\d:]))"
+    )
+
+
+def _of_time(values: frozenset[Value]) -> str | None:
+    """A pattern for a time of day; None if these are the values of something else."""
+    clocks = [value for value in values if isinstance(value, str) and value.endswith(" of 24")]
+    if not clocks:
+        return None
+    hour, minute, *second = (int(float(part)) for part in clocks[0][: -len(" of 24")].split(":"))
+    rest = "".join(f":{part:02}" for part in second)
+    half = f"{hour % 12 or 12}(?:[:.]{minute:02})" + ("" if minute else "?")
+    return (
+        rf"(?<![\d:])(?:0?{hour}[:.]{minute:02}{rest}(?!\d)"
+        rf"|0?{half}{rest} ?{'pa'[hour < 12]}\.?m\b)"
+    )
+
+
+def _grouped(value: int) -> str:
+    """A pattern for a number with or without separators."""
+    digits = f"{value:,}".replace(",", "[,.'’ \u202f\u00a0]?")
+    return rf"(?<!\d)(?<!\d[.,]){digits}(?![.,]?\d{{3}}|\d)"
