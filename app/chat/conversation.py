@@ -529,7 +529,7 @@ def _file_share(documents: Iterable[Document]) -> float:
     found = whole = 0
     searched: dict[str, int] = {}
     for each in documents:
-        if each.origin is not None and each.origin.is_searched:
+        if each.is_searched and each.origin is not None:
             found += len(each.text)
             searched[each.origin.path] = each.origin.size
         else:
@@ -561,7 +561,7 @@ def not_read(documents: Iterable[Document]) -> str:
         if (missing := [*gaps((document.within or (document.text,))[0], document.name)])
     }
     for each in documents:
-        if each.origin is not None and each.origin.is_searched:
+        if each.is_searched and each.origin is not None:
             found[each.name] = f"only lines chosen from {formatting.size(each.origin.size)}"
     if len(found) > 1:
         return f"{len(found):,} documents with parts that could not be read"

@@ -54,6 +54,11 @@ class Document:
     replaces: Document | None = field(default=None, compare=False, repr=False)
     within: tuple[str, int] | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether it holds only what was found in its file (see `Origin.is_searched`)."""
+        return self.origin is not None and self.origin.is_searched
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

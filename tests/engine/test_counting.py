@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.engine.turn.counting import counted
-from app.protocol.prompt import Document
+from app.protocol.prompt import SEARCHED, Document, Origin
 from tests.tables import table
 
 TEXT = (
@@ -56,3 +58,8 @@ def test_of_several_documents_each_has_its_count() -> None:
     assert answer is not None
     assert answer.startswith("“word” occurs 3 times in 3 documents, on 2 lines.")
     assert "- b.txt: 2\n- a.txt: 1" in answer
+
+
+def test_nothing_is_counted_where_only_some_lines_of_a_file_are_known() -> None:
+    found = replace(LOG, origin=Origin("/logs/app.log", 3_000_000_000, part=SEARCHED))
+    assert counted("How often does library occur?", [found]) is None

@@ -12,14 +12,16 @@ from textual.pilot import Pilot
 from app.protocol.citations import Citations
 from app.protocol.events import PhaseProgress, Retrieved
 from app.protocol.options import Mode
-from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
+from app.protocol.prompt import SEARCHED, Document, Origin, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
 from app.ui.files.overview import (
     FileFacts,
     best_first,
     choice_text,
     chosen_text,
+    files_of,
     fit_files,
+    lines_of,
     summary,
 )
 from app.ui.files.screen import FilesScreen, FileTree, ReadChoice, TreeRow, row_content
@@ -443,3 +445,15 @@ def test_the_summary() -> None:
     assert summary(FACTS, None, 0, 0) == "1 of 50 files · 3 tokens"
     assert summary(FACTS, 4096, 2, 1) == "1 of 50 files · 3 of 4,096 tokens · 2 always, 1 never"
     assert choice_text(0, 1_000) == "1,000 never"
+
+
+def test_what_was_found_in_a_searched_file_is_one_file_with_its_lines() -> None:
+    origin = Origin("/logs/app.log", 3_000_000_000, part=SEARCHED)
+    found = [Document("app.log", f"line {n}\n" * 3, line=n, origin=origin) for n in range(1, 90, 9)]
+    other = Document("b.txt", "text")
+    files = files_of([*found, other])
+    assert [each.name for each in files] == ["app.log", "b.txt"]
+    assert lines_of(found[:2], files[0]) == "1–3, 10–12"
+    assert lines_of(found[:1], files[0]) == "1–3", "not all of the file"
+    assert lines_of(found, files[0]).endswith(", …")
+    assert lines_of([other], other) == ""

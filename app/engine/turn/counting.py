@@ -61,8 +61,9 @@ class _Counts:
 
 def counted(question: str, documents: Sequence[Document]) -> str | None:
     """The answer to a question that asks how often a word occurs, or how many lines have it; None
-    for other questions."""
-    if (asked := _asked(question)) is None or not documents:
+    for other questions, and for files of which only what was found is known."""
+    asked = _asked(question)
+    if asked is None or not documents or any(each.is_searched for each in documents):
         return None
     term, of_lines = asked
     found = [_counts(each, term) for each in documents]

@@ -58,8 +58,7 @@ class Attachment:
     @property
     def is_searched(self) -> bool:
         """Whether it is lines of a file that is too large to be read whole."""
-        origin = self.documents[0].origin
-        return origin is not None and origin.is_searched
+        return self.documents[0].is_searched
 
     @property
     def is_folder(self) -> bool:

@@ -3,7 +3,7 @@ above an answer that names them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,6 +19,8 @@ from app.util.sanitize import sanitize_line
 CHARACTERS_PER_TOKEN = 4
 """An estimate for files that were not chosen."""
 CHANGE = " · ^F to change"
+MAX_RANGES = 5
+"""Ranges of lines of a file that are shown."""
 MIN_NAMES = 2
 """Names with their folders are shown if at least this number fits."""
 
@@ -43,8 +45,13 @@ class FileFacts:
 
 
 def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
-    """All files, each once, without the trees of folders."""
-    return tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
+    """All files, each once, without the trees of folders. All that was found in a file that was
+    searched is one of them."""
+    found: dict[Hashable, Document] = {}
+    for each in documents:
+        if not each.name.endswith("/"):
+            found.setdefault(each.origin if each.is_searched else each, each)
+    return tuple(found.values())
 
 
 def files_for(conversation: Conversation, turn: Turn) -> tuple[Document, ...]:
@@ -60,10 +67,13 @@ def common_folder(files: Sequence[Document]) -> str:
 
 def lines_of(parts: Sequence[Document], file: Document | None) -> str:
     """`1–80, 200–240`; empty if the parts are the whole file."""
-    if file is None or sum(len(part.text) for part in parts) >= len(file.text):
+    if file is None:
+        return ""
+    if not file.is_searched and sum(len(part.text) for part in parts) >= len(file.text):
         return ""
     ranges = [(part.line, part.line + part.text.rstrip("\n").count("\n")) for part in parts]
-    return ", ".join(f"{a:,}–{b:,}" if b > a else f"{a:,}" for a, b in ranges)
+    shown = [f"{a:,}–{b:,}" if b > a else f"{a:,}" for a, b in ranges[:MAX_RANGES]]
+    return ", ".join([*shown, *(["…"] if len(ranges) > MAX_RANGES else [])])
 
 
 def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
