@@ -6,6 +6,7 @@ from the clock's steps; a doubling may take at most three times as long.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,6 +48,7 @@ QUICK, SLOW = (0.005, 1 << 16), (0.15, 1 << 20)
 """Processor seconds that can be compared, and the length of a text with which a function that takes
 less is let pass."""
 MAX_RATIO, TRIES = 3.0, 4
+NUMBERS = itertools.count()
 PIECES = (
     *(
         "a",
@@ -173,7 +175,7 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def seconds(function: Callable[[str], Any], piece: str, length: int) -> float:
-    text = piece * (length // len(piece)) + "\0z"
+    text = piece * (length // len(piece)) + f"\0z{next(NUMBERS)}"  # in no cache
     started = time.thread_time()
     function(text)
     return time.thread_time() - started

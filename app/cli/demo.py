@@ -17,7 +17,7 @@ from app.chat.sample import QUESTION, REAL_QUESTION, first_half, sample
 from app.cli.models import pull
 from app.cli.report import Report
 from app.models.cache import default_cache
-from app.models.first_model import first_model
+from app.models.first_model import ON_CPU, WITH_GPU, first_model
 from app.protocol.options import Mode, Sampling
 from app.protocol.stats import Phase, Statistics
 from app.util.tables import TextTable
@@ -40,7 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--real",
         action="store_true",
-        help="use a small real model, which is downloaded once",
+        help=f"use a small real model, which is downloaded once ({WITH_GPU.download / 1e6:.0f} MB;"
+        f" on Linux {ON_CPU.download / 1e6:.0f} MB)",
     )
 
 

@@ -11,6 +11,7 @@ import operator
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 _PIECE = re.compile(
     r"\"([^\"]{0,99})\"|\\(.)|\[\$([^\]-]{0,20})(?:-[^\]]{0,20})?\]|\[(h{1,9}|m{1,9}|s{1,9})\]"
@@ -56,8 +57,12 @@ class _Format:
 
 @functools.lru_cache(512)
 def _parsed(section: str) -> _Format:
-    texts, between, pieces = {False: "", True: ""}, "", []  # before and after the number
-    percent, in_number, is_date, elapsed, number = 0, False, False, "", ""
+    before: list[str] = []
+    between: list[str] = []
+    after: list[str] = []
+    digits: list[str] = []
+    pieces: list[str] = []
+    percent, is_date, elapsed = 0, False, ""
     for match in _PIECE.finditer(section):
         quoted, escaped, currency, duration, part, other = match.groups()
         part = part or ""
@@ -71,36 +76,37 @@ def _parsed(section: str) -> _Format:
             is_date = True
             pieces.append(part.lower())
         elif part in ("General", "@") or part[:1] in _DIGITS:
-            if in_number:
-                between, texts[True] = between + texts[True], ""
-            in_number, number = True, number + part
+            if digits:
+                between += after
+                after = []
+            digits.append(part)
             pieces.append(f"'{part}" if part in (".", ",") else part)
         elif literal := quoted or escaped or currency or other:
             pieces.append(f"'{literal}")
-            texts[in_number] += literal
+            (after if digits else before).append(literal)
     if is_date:
         return _Format(pieces=tuple(pieces), elapsed=elapsed)
-    before, after = (text.strip("()-+ ") and text for text in texts.values())
+    number = "".join(digits)
+    left, right = (text.strip("()-+ ") and text for text in map("".join, (before, after)))
     thousands = len(number) - len(number.rstrip(",")) if number.strip(",") else 0
     width = len(number) if number.strip("0") == "" else 0
-    is_mask = between.strip(_SEPARATORS) and not number.strip("0#?") and not percent
+    is_mask = "".join(between).strip(_SEPARATORS) and not number.strip("0#?") and not percent
     mask = tuple(pieces) if is_mask else ()
-    before, after = before.lstrip("(-+"), after.rstrip(")")
-    return _Format(before, after, percent, thousands, width, in_number, mask)
+    left, right = left.lstrip("(-+"), right.rstrip(")")
+    return _Format(left, right, percent, thousands, width, bool(digits), mask)
 
 
 @functools.lru_cache(512)
 def _sections(code: str) -> tuple[str, ...]:
     """The parts for positive numbers, negative ones and 0, or those with conditions."""
-    found, quoted, escaped = [""], False, False
-    for each in code:
+    ends, quoted, escaped = [-1], False, False
+    for at, each in enumerate(code):
         if each == ";" and not quoted and not escaped:
-            found.append("")
+            ends.append(at)
             continue
         quoted = quoted != (each == '"' and not escaped)
         escaped = each == "\\" and not escaped
-        found[-1] += each
-    return tuple(found)
+    return tuple(code[a + 1 : b] for a, b in pairwise([*ends, len(code)]))
 
 
 def _section(value: float, code: str) -> str:

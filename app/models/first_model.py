@@ -26,10 +26,10 @@ class FirstModel:
         return f"{self.name} ({size(self.download)})"
 
 
-_WITH_GPU = FirstModel(
+WITH_GPU = FirstModel(
     "mlx-community/LFM2.5-1.2B-Instruct-4bit", 663_391_416, "which answers in its own words"
 )
-_ON_CPU = FirstModel(
+ON_CPU = FirstModel(
     SMOLLM2.repository, SMOLLM2.download, "which answers in its own words, but is often wrong"
 )
 """On a CPU, MLX multiplies weights of 4 bits too slowly."""
@@ -37,4 +37,4 @@ _ON_CPU = FirstModel(
 
 def first_model() -> FirstModel:
     """The one for this machine. docs/models.md says how it was chosen."""
-    return _WITH_GPU if sys.platform == "darwin" else _ON_CPU
+    return WITH_GPU if sys.platform == "darwin" else ON_CPU

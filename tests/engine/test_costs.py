@@ -382,7 +382,9 @@ def test_a_pair_is_timed_on_request(folders: dict[str, Path], tmp_path: Path) ->
         costs = session.calibrate()
         assert costs.sparse is not None
         assert costs.draft == FREE, "the built-in scorer is timed with the rest of the turn"
-    assert len(list(tmp_path.glob("*.json"))) == 6, "three pairs, and their three models"
+    assert len(list(tmp_path.glob("*.json"))) == 7, (
+        "three pairs, their three models, and the encoder"
+    )
 
 
 def test_nothing_is_timed_if_it_does_not_fit(

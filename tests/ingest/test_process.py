@@ -250,7 +250,7 @@ def test_large_pages_and_mails_are_read_in_a_process(tmp_path: Path, worker: Pat
     [
         ("os.kill(os.getpid(), signal.SIGPROF)", "takes too much memory or longer than 30 seconds"),
         ("os.abort()", "is damaged: save it again, or convert it to text."),
-        ("print('x' * 2_000_000)", "has more text than 1.0 MB: use a part of it."),
+        ("print('x' * 2_000_000)", "has more text than 1.0 MB: raise the limit in the settings"),
     ],
 )
 def test_a_large_page_that_cannot_be_read(

@@ -120,7 +120,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_sub
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from verify' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from demo' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from demo' -l picture -r -F -d 'write a picture of what the sparse answer read'
-complete -c specchat -n '__fish_seen_subcommand_from demo' -l real -d 'use a small real model, which is downloaded once'
+complete -c specchat -n '__fish_seen_subcommand_from demo' -l real -d 'use a small real model, which is downloaded once (663 MB; on Linux 93 MB)'
 complete -c specchat -n '__fish_seen_subcommand_from serve' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from serve' -l host -x -d 'the address to listen on (default 127.0.0.1)'
 complete -c specchat -n '__fish_seen_subcommand_from serve' -l port -x -d 'the port to listen on (default 8321)'
