@@ -91,4 +91,4 @@ def test_the_recording_of_the_readme_plays_where_scripts_and_fonts_are_not_fetch
     }
     last = "\n".join(shown(picture, None))
     assert last.count("1 citation") == 2
-    assert re.search(r"Read \d+% \(\d+% new\) in [0-9.]+ s", last)
+    assert re.search(r"Read \d+% of gpl-3.0.pdf in [0-9.]+ s", last)
