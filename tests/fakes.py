@@ -110,6 +110,7 @@ class Story:
     """The words for which the question asks for every token: everything is read."""
     retrieves: int | None = None
     """How many files are put before the model, where there are more."""
+    stands_out: bool = True
     makes_room: bool = False
     """What was put before earlier questions goes."""
     part_lines: int = 40
@@ -545,6 +546,7 @@ def retrieve(ask: Ask, story: Story) -> Retrieved | None:
         ),
         documents_of(ask),
         4_096,
+        story.stands_out,
     )
 
 

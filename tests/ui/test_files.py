@@ -447,6 +447,13 @@ def test_the_summary() -> None:
     assert choice_text(0, 1_000) == "1,000 never"
 
 
+async def test_the_line_says_that_no_file_stands_out() -> None:
+    engine = FakeEngine(replace(STORY, stands_out=False))
+    async with started(engine) as pilot:
+        await answered(pilot, engine)
+        await until_shown(pilot, "No file stands out: 3 of 30 files: ", " · ^F to change")
+
+
 def test_what_was_found_in_a_searched_file_is_one_file_with_its_lines() -> None:
     origin = Origin("/logs/app.log", 3_000_000_000, part=SEARCHED)
     found = [Document("app.log", f"line {n}\n" * 3, line=n, origin=origin) for n in range(1, 90, 9)]
@@ -457,3 +464,5 @@ def test_what_was_found_in_a_searched_file_is_one_file_with_its_lines() -> None:
     assert lines_of(found[:1], files[0]) == "1–3", "not all of the file"
     assert lines_of(found, files[0]).endswith(", …")
     assert lines_of([other], other) == ""
+    part = RetrievedPart(found[0], 6, RetrievalReason.WORDS)
+    assert chosen_text([part], files[:1], ["app.log:1–3"], 40) == "<1% of app.log:1–3"

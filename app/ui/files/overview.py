@@ -19,6 +19,7 @@ from app.util.sanitize import sanitize_line
 CHARACTERS_PER_TOKEN = 4
 """An estimate for files that were not chosen."""
 CHANGE = " · ^F to change"
+NONE_STANDS_OUT = "No file stands out: "
 MAX_RANGES = 5
 """Ranges of lines of a file that are shown."""
 MIN_NAMES = 2
@@ -211,8 +212,12 @@ class FilesLine(ClickLine):
             self.refresh()
 
     def pieces(self) -> Iterator[LinePart]:
-        room = self.content_size.width - cell_len(CHANGE)
-        yield LinePart(chosen_text(self._shown or (), self._files, self._names, room), "$ink-dim")
+        found = self._turn.progress.retrieved
+        is_open = found is not None and not found.stands_out and len(self._files) > 1
+        before = NONE_STANDS_OUT if is_open else ""
+        room = self.content_size.width - cell_len(before) - cell_len(CHANGE)
+        text = chosen_text(self._shown or (), self._files, self._names, room)
+        yield LinePart(before + text, "$ink-dim")
         yield LinePart(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
 
 
@@ -221,12 +226,17 @@ def chosen_text(
 ) -> str:
     """`5 of 2,293 files: urls/base.py, …`, or of a single document `12% of contract.pdf`."""
     if len(files) == 1:
-        share = sum(len(part.document.text) for part in parts) / max(len(files[0].text), 1)
+        share = sum(len(part.document.text) for part in parts) / max(_length(files[0]), 1)
         head = f"{formatting.percent(share)} of "
         return head + (fit_files(names, width - cell_len(head)) or "the document")
     head = f"{formatting.count(len(by_file(parts)))} of {formatting.plural(len(files), 'file')}"
     fitting = fit_files(names, width - cell_len(head) - 2)
     return f"{head}: {fitting}" if fitting else head
+
+
+def _length(file: Document) -> int:
+    """Characters of a file, about as many as its bytes if it was searched."""
+    return file.origin.size if file.is_searched and file.origin else len(file.text)
 
 
 def fit_files(names: Sequence[str], width: int) -> str:
