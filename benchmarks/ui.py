@@ -37,7 +37,7 @@ PREFILLED, PASTED, SHOWN = 300_000, 1_000_000, 500_000
 SPANS, FRAMES = 2_000, 300
 CTRL_T = b"\x14"
 READY = "Then ask."
-PREFILLING = "Reading everything"
+PREFILLING = "Reading all of"
 GOALS = {
     "first paint": 500,
     "importing Textual alone, measured alternately": 500,

@@ -199,7 +199,7 @@ class NextMessage:
     def _sparse_plan(self, costs: Costs) -> ReadPlan:
         total, last, skipped = self._earlier + self._new, self.last, self._skipped
         before = last.keep_ratio if last is not None and last.reading is Reading.SPARSE else 0.0
-        keep = expected_keep(self.keep, before)
+        keep = expected_keep(self.keep, before, self.attached + self._skipped)
         new = self.typed + math.ceil(keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))

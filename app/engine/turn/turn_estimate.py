@@ -171,7 +171,8 @@ class TurnEstimate:
     @property
     def _expected_keep(self) -> float:
         scored = self.cache.scored
-        return expected_keep(self.ask.keep_ratio, scored.auto_keep if scored is not None else 0.0)
+        before = scored.auto_keep if scored is not None else 0.0
+        return expected_keep(self.ask.keep_ratio, before, self.prompt.eligible_tokens)
 
     def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
         work, costs = self._planned_work(costs, keep), self._with_built_in(costs)

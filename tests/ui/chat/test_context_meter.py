@@ -112,7 +112,7 @@ async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -
                 Costs(LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(1, 0), LinearCost(1, 0))
             )
         )
-        await until_shown(pilot, "· est 11 s")
+        await until_shown(pilot, "· est 6.5 s")
         await pilot.press("ctrl+g", "9", "0")
         await until_shown(pilot, "90%   est 35 s")
         await pilot.press("enter")
