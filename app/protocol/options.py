@@ -38,8 +38,8 @@ small part: 340 to 7,000 of 14,000 to 92,000 tokens (measured)."""
 def expected_keep(keep_ratio: float, before: float = 0.0, eligible: int = 0) -> float:
     """The keep ratio, or an assumption for AUTO_KEEP until the scores are known: the keep that the
     scores of the previous turn chose (`before`), if it is known and below the default. (A higher
-    value would make the next turns read everything, without scoring again.) Else what is usual for a
-    text with this number of `eligible` tokens."""
+    value would make the next turns read everything, without scoring again.) Else what is usual for
+    a text with this number of `eligible` tokens."""
     if keep_ratio != AUTO_KEEP:
         return keep_ratio
     usual = min(DEFAULT_KEEP_RATIO, EXPECTED_TOKENS / max(eligible, 1))
