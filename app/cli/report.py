@@ -218,8 +218,8 @@ class Report:
 
 
 def nearest_words(passages: Sequence[str], question: str) -> list[str]:
-    """Of each passage, on one line, the part with most of the question's words, where words that
-    few of the passages have count more; or its beginning if it has none of them."""
+    """An excerpt of each passage, on one line: the part with most of the question's words, or the
+    beginning if it has none of them. Words that few of the passages have count more."""
     asked = query(question)
     flat = [" ".join(text.split()) for text in passages]
     places = [

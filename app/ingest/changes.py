@@ -66,7 +66,7 @@ def find_changes(
     """The single files and the folders of these documents that have changed, without those that are
     searched for each question. With the limits for `new_files`, folders are searched for files that
     were added since they were read."""
-    known = [each for each in documents if each.origin and not each.origin.is_searched]
+    known = [each for each in documents if each.origin and not each.is_searched]
     folders = [each for each in known if each.name.endswith("/")]
     files: dict[int, list[Document]] = {id(each): [] for each in folders}
     found = []

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.ingest.line_ranges import LargeText, Lines
 from app.ingest.parts import runs
 from app.util.calendar_words import MONTHS
-from app.util.search_words import WORD, query, terms
+from app.util.search_words import EARLIER_WEIGHT, WORD, query, terms
 
 PAGE = 4096
 """Bytes of a page, or a multiple in files of more than MAX_PAGES pages."""
@@ -29,8 +29,8 @@ SAMPLE = 1 << 17
 """The same if no page has a word of the question: then they are from all over the file."""
 ENDS = 1 << 15
 """Bytes at the beginning, and at the end, that are always read."""
-EARLIER_WEIGHT, NEIGHBOUR_WEIGHT = 0.25, 0.3
-"""Of the words of the question before, and of those on the pages beside."""
+NEIGHBOUR_WEIGHT = 0.3
+"""Weight of the words on the pages before and after a page."""
 MAX_TERMS = 48
 MAX_LINE = 2048
 """Longer lines may be cut. In bytes."""
@@ -39,12 +39,13 @@ _OVERLAP = 128
 _MAX_MISSES = 32
 """Times that a word is looked for on a page where it is part of other words."""
 MIN_RARITY = 0.01
-"""Of a word that is on most pages."""
+"""Weight of a word that is on most pages."""
 _MIN_PART, _MIN_STEM = 6, 3
 """Letters of a word that may also be the end of a longer one, as in `getResponse`, and of one that
 may be its beginning."""
 _SPREAD = 0.6180339887
-"""Of pages that are equally good, those at multiples of this come first: they are spread evenly."""
+"""Equally good pages are taken in an order that spreads them evenly: by the fractional part of
+their number times this, the golden ratio's inverse."""
 _CODE = re.compile(r"(?<![^\W_])[^\W_]++(?:[-_.:/@+#]{1,2}+[^\W_]++)++")
 """A time, address, version, path or identifier, which counts as a whole, too."""
 _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))

@@ -9,6 +9,8 @@ from app.util.sentences import asks, questions_in
 
 MAX_WORDS = 64
 """Different words of a message that are looked for: those of its questions first."""
+EARLIER_WEIGHT = 0.25
+"""Weight of the words of the question before: a follow-up often leaves out what it is about."""
 WORD = re.compile(r"\w+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _GRAMMAR = """

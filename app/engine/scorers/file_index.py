@@ -23,7 +23,7 @@ from app.engine.scorers.scorer import rarity
 from app.protocol.prompt import Document
 from app.util.figures import in_any_notation
 from app.util.places import marks
-from app.util.search_words import WORD, query, terms
+from app.util.search_words import EARLIER_WEIGHT, WORD, query, terms
 from app.util.sentences import questions_in
 
 PAGE = 1600
@@ -36,15 +36,13 @@ CANDIDATES = 72
 """Pages that the encoder compares with the question."""
 MEANING_WEIGHT = 0.5
 """Of meaning, compared with words."""
-EARLIER_WEIGHT = 0.25
-"""Of the words of the question before: a follow-up often leaves out what it is about."""
 SECONDARY = 0.3
 """Weight of the words on pages of files that are rarely meant, such as translations."""
 SECONDARY_MEANING = 1.0
 """What is subtracted from the meaning of these pages, in standard deviations."""
 MIN_FILES, WORDS_LEAD, MEANING_LEAD = 3, 1.25, 0.12
-"""Of this many files one stands out if its words count this many times as much as those of the
-middle one, or its best passage is this much nearer to the question."""
+"""Among at least MIN_FILES files, one stands out if its score by words is WORDS_LEAD times that of
+the middle one, or its best passage is nearer to the question by MEANING_LEAD."""
 _PDF_PAGE = "[Page "
 _KINDS = {
     kind: re.compile(pattern, re.IGNORECASE)

@@ -103,7 +103,7 @@ class Quote:
     score: float
     nearest: tuple[int, int]
     names: str = ""
-    """Of a row of a table: the names of its sheet and its columns."""
+    """The names of the sheet and the columns, if this is a row of a table."""
 
     @property
     def brief(self) -> Quote:
@@ -139,7 +139,8 @@ class Found:
     quotes: tuple[Quote, ...] = ()
     similarity: float = -1.0
     nearness: float = 0.0
-    """Of the first passage: its similarity and the share of the question's words that it has."""
+    """The first passage's similarity to the question, plus the share of the question's words that
+    it has."""
     has_figures: bool = True
     """Whether the first passage has all dates, times, codes and numbers of the question."""
     only_nearest: bool = False
@@ -306,8 +307,8 @@ def find_quotes(
 
 
 def _with_rows(text: str, whole: str, start: int) -> tuple[list[Unit], dict[int, str]]:
-    """The units of a text, which begins at an offset of the `whole`, and by their numbers the names
-    of the sheet and of the columns of those that are rows of a table."""
+    """The units of a text, which begins at offset `start` of the `whole`. For units that are rows
+    of a table, by their numbers, also the names of the sheet and the columns."""
     found: list[Unit] = []
     names: dict[int, str] = {}
     at = paragraphs = 0
