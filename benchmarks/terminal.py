@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -42,8 +43,8 @@ class Terminal:
 
     def __enter__(self) -> Self:
         self.started = time.perf_counter()
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
             columns, rows = self._size
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.execvpe(self._command[0], list(self._command), dict(self._environment))
@@ -55,26 +56,27 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.kill(self._pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
         deadline = time.perf_counter() + END_SECONDS
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
             self._read(0.05)
             if time.perf_counter() > deadline:
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
         os.close(self._terminal)
 
     def write(self, keys: bytes) -> None:
         """Write on a thread, because a program that draws does not read meanwhile."""
         threading.Thread(target=self._write, args=(keys,), daemon=True).start()
 
-    def wait_for(self, text: str, seconds: float = 60.0) -> float:
-        """Wait until `text` is drawn, in one style on one line, and discard the output up to it.
-        Returns `time.perf_counter()`. Raises TimeoutError."""
-        expected, deadline = text.encode(), time.perf_counter() + seconds
-        while (found := self._unread.find(expected)) < 0:
+    def wait_for(self, *texts: str, seconds: float = 60.0) -> float:
+        """Wait until one of `texts` is drawn, in one style on one line, and discard the output up
+        to it. Returns `time.perf_counter()`. Raises TimeoutError."""
+        expected = re.compile(b"|".join(re.escape(text.encode()) for text in texts))
+        deadline = time.perf_counter() + seconds
+        while (found := expected.search(self._unread)) is None:
             if not self._read(deadline - time.perf_counter()):
-                raise TimeoutError(f"'{text}' was not drawn within {seconds:.0f} s")
-        del self._unread[: found + len(expected)]
+                raise TimeoutError(f"'{texts[0]}' was not drawn within {seconds:.0f} s")
+        del self._unread[: found.end()]
         return time.perf_counter()
 
     def discard(self) -> None:

@@ -434,11 +434,13 @@ MAX_NOTATIONS = 16
 """Maximum number of dates, times and numbers of a text that are looked for in every notation."""
 LARGE = 1000
 """Numbers from this one on may have separators between thousands."""
+MAX_DECIMALS = 6
 
 
 def in_any_notation(text: str) -> tuple[tuple[re.Pattern[str], ...], str]:
-    """A pattern for each date, time and large number of a text that matches it in any notation, and
-    the rest of the text: `28 January 2012` is also `2012/01/28`, and `3 pm` is `15:00:12`."""
+    """A pattern for each date, time, decimal and large number of a text that matches it in any
+    notation, and the rest of the text: `28 January 2012` is also `2012/01/28`, `3 pm` is `15:00:12`
+    and `167,20` is `167.2`."""
     figures = figures_of(text)
     found = [_of_dates(readings) for readings in figures.dates]
     found += [
@@ -448,13 +450,14 @@ def in_any_notation(text: str) -> tuple[tuple[re.Pattern[str], ...], str]:
     ]
     rest, german = [*figures.rest], is_german(text)
     for match in re.finditer(_NUMBER, figures.rest):
-        values = [v for v in _values(match[0], german) if isinstance(v, float) and v.is_integer()]
-        if len(found) < MAX_NOTATIONS and max(values, default=0.0) >= LARGE:
-            found.append("|".join(_grouped(int(value)) for value in sorted(values)))
+        values = sorted(v for v in _values(match[0], german) if isinstance(v, float))
+        patterns = [_of_number(v) for v in values if v >= LARGE or not v.is_integer()]
+        if len(found) < MAX_NOTATIONS and patterns:
+            found.append("|".join(patterns))
             rest[match.start() : match.end()] = "\0" * len(match[0])
-    patterns = dict.fromkeys(found[:MAX_NOTATIONS])
     left = "".join(rest).replace("\0", " ")
-    return tuple(re.compile(each, re.IGNORECASE) for each in patterns), left
+    found = [*dict.fromkeys(found[:MAX_NOTATIONS])]
+    return tuple(re.compile(each, re.IGNORECASE) for each in found), left
 
 
 def _of_dates(readings: frozenset[Date]) -> str:
@@ -497,7 +500,11 @@ def _of_time(values: frozenset[Value]) -> str | None:
     )
 
 
-def _grouped(value: int) -> str:
-    """A pattern for a number with or without separators."""
-    digits = f"{value:,}".replace(",", "[,.'’ \u202f\u00a0]?")
+def _of_number(value: float) -> str:
+    """A pattern for a number with or without separators of thousands, and zeros after decimals. A
+    comma before one with decimals separates columns."""
+    whole, _, decimals = f"{value:,.{MAX_DECIMALS}f}".rstrip("0").partition(".")
+    digits = whole.replace(",", "[,.'’ \u202f\u00a0]?")
+    if decimals:
+        return rf"(?<!\d)(?<!\d\.){digits}[.,]{decimals}0*+(?!\d)"
     return rf"(?<!\d)(?<!\d[.,]){digits}(?![.,]?\d{{3}}|\d)"

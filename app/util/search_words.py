@@ -40,6 +40,14 @@ def query(text: str) -> dict[str, float]:
     return found
 
 
+_SPELLINGS = (
+    (re.compile(r"(?<=\w{2})enc(?=e[sd]?$|ing$)"), "ens"),
+    (re.compile(r"(?<=\w{3})is(?=e[sdr]?$|ing$|ations?$)"), "iz"),
+    (re.compile(r"(?<=\w{3})our(?=(?:s|ed|ing)?$)"), "or"),
+)
+"""British spellings, and the American ones that they become: licence, organise, colour."""
+
+
 @lru_cache(maxsize=1 << 18)
 def terms(word: str) -> tuple[str, ...]:
     """What a word is found by: its stem, and the parts of an identifier such as `getHTTPResponse`
@@ -56,7 +64,9 @@ def terms(word: str) -> tuple[str, ...]:
 
 
 def stem(word: str) -> str:
-    """Without the ending of an English plural or verb, roughly."""
+    """Without the ending of an English plural or verb, roughly, and in American spelling."""
+    for british, american in _SPELLINGS:
+        word = british.sub(american, word)
     for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4)):
         if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
             stemmed = word[: -len(ending)]

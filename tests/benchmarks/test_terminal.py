@@ -44,4 +44,4 @@ def test_a_timeout_is_reported_and_the_program_ends() -> None:
         with pytest.raises(TimeoutError, match="'never' was not drawn"):
             terminal.wait_for("never", seconds=0.1)
     with pytest.raises(ProcessLookupError):
-        os.kill(terminal._pid, 0)
+        os.kill(terminal.pid, 0)

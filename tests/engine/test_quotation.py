@@ -195,13 +195,13 @@ def test_what_a_document_is_about_is_answered_by_its_beginning() -> None:
 def test_a_passage_over_several_lines_has_the_numbers_of_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotation, "MIN_LEAD", 100)
+    monkeypatch.setattr(quotation, "MIN_NEARNESS", 100)
     _, answer = answered("When was the mill built?", Document("villages.txt", VILLAGES))
     assert "\n\n1. villages.txt, lines 1 to 2:\n\nThe village of Alm" in answer
 
 
 def test_a_passage_of_a_document_with_pages_has_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotation, "MIN_LEAD", 100)
+    monkeypatch.setattr(quotation, "MIN_NEARNESS", 100)
     pages = f"[Page 7]\nContents\n\n[Page 8]\n{VILLAGES}"
     _, answer = answered("When was the mill built?", Document("villages.pdf#7-8", pages))
     assert (
@@ -238,6 +238,12 @@ BRANCHES = "\n".join(
     f"| Cashier | Person {chr(64 + n)}{chr(64 + n)} | {1980 + n} |\n"
     for n in range(1, 13)
 )
+STOCK = (
+    "[Sheet Stock]\npart,bin,count\n"
+    + "".join(f"P{n:02},B{n % 7}-{n},{n * 31}\n" for n in range(30))
+    + "\n[Sheet Orders]\norder,part,due,net\n"
+    + "".join(f"O{n},P{n % 30:02},{n % 28 + 1}.05.2026,{n * 7}.{n:02}\n" for n in range(10, 90))
+)
 COLUMNS = "Name            Version       Size\n" + "".join(
     f"{name:<16}1.{number}.0         {number * 7}\n"
     for number, name in enumerate(("libxml2", "zlib", "openssl", "bzip2", "curl", "expat"))
@@ -264,6 +270,19 @@ COLUMNS = "Name            Version       Size\n" + "".join(
             "Who is the manager of Branch 07?",
             "[Sheet Branch 07]\n| Role | Name | Since |\n| --- | --- | --- |\n"
             "| Manager | Person G | 1997 |",
+        ),
+        ("zones.tab", ZONES, "what do I set in Nauru", "#code\tzone\nNR\tPacific/Nauru"),
+        (
+            "stock.csv",
+            STOCK,
+            "In which bin is P07?",
+            "[Sheet Stock]\npart,bin,count\nP07,B0-7,217",
+        ),
+        (
+            "stock.csv",
+            STOCK,
+            "Which order costs 140,20 euros?",
+            "[Sheet Orders]\norder,part,due,net\nO20,P20,21.05.2026,140.20",
         ),
         (
             "packages.txt",

@@ -31,17 +31,17 @@ from app.util.table_rows import names_of, tables_of
 from app.util.words import WORD, stems
 
 MIN_LEAD = 0.15
-"""The nearest passage is the answer if its score is at least this much higher than the next one's.
-`python -m benchmarks.quotation --dev` measures it; measure again after a change of the text
-encoder."""
+"""The nearest passage is the answer if its score is at least this much higher than the next one's,
+or if only it has all words of the question. `python -m benchmarks.quotation --dev` measures it;
+measure again after a change of the text encoder."""
 MIN_SIMILARITY = 0.32
 """Minimum cosine between a question and the nearest sentence. Below it, the documents are not about
 the question. Measured by the same command."""
 MIN_NEARNESS = 0.9
 """Minimum of the similarity and the share of the question's words together, for a passage that is
 given as the answer: it halves the wrong answers and those to questions that have none."""
-FIGURES_NEARNESS = 0.4
-"""Added for a row of a table that has all dates, times, codes and numbers of the question: its
+RARE_NEARNESS = 0.4
+"""Added for a row of a table that has all names, dates, codes and numbers of the question: its
 other words are names of columns, which may be written differently."""
 FAR_ABOVE = 50.0
 """A passage this many times as important as the average, to the scorer, is shown in any case."""
@@ -64,6 +64,8 @@ CANNOT_COUNT = (
 """Written before them if the question needs the whole text."""
 ROW_WORDS = 3.0
 """Weight of the question's words in a row of a table, in place of its neighbours' meaning."""
+RARE_WORDS = 3.0
+"""Weight of a date, code or number of the question among its words; in rows, also of a name."""
 MIN_WORDS = 5
 """Units with fewer words are never chosen."""
 MAX_HEADINGS = 4
@@ -143,6 +145,8 @@ class Found:
     it has."""
     has_figures: bool = True
     """Whether the first passage has all dates, times, codes and numbers of the question."""
+    is_only: bool = False
+    """Whether only the first passage has all words of the question."""
     only_nearest: bool = False
     """None of them can answer the question, which needs the whole text."""
 
@@ -157,7 +161,7 @@ class Found:
         """Whether the first passage is given as the answer."""
         if self.only_nearest or not self.has_figures:
             return False
-        return self.nearness >= MIN_NEARNESS and self.lead >= MIN_LEAD
+        return self.nearness >= MIN_NEARNESS and (self.is_only or self.lead >= MIN_LEAD)
 
     @property
     def shown(self) -> tuple[Quote, ...]:
@@ -287,7 +291,7 @@ def find_quotes(
     around_each = (_around_each(vectors, alone) @ questions.T).max(axis=1)
     scores = similarities + np.where(is_row, 0.0, around_each)
     asked = Asked.by(question)
-    words = _shared_words(asked, found, names, alone)
+    words = _shared_words(asked, found, names, alone, is_row)
     phrases = _with_phrase(question, documents, cut)
     scores += np.where(is_row, ROW_WORDS, 1.0) * words + PHRASE_BONUS * phrases
     scores += TERM_BONUS * _with_term(question, found)
@@ -300,10 +304,12 @@ def find_quotes(
     near = np.maximum(near, words) + phrases - 2.0 * too_short
     nearness = weight * similarities + (2 - weight) * words + phrases
     best = _best(documents, cut, places, scores, names)
-    is_complete = asked.has_figures(best[0].text)
-    if asked.needs_figures and is_complete:
-        nearness += FIGURES_NEARNESS * is_row
-    return Found(best, float(near.max()), float(nearness[scores.argmax()]), is_complete)
+    first, *others = (asked.on(each.text) for each in best)
+    if any(asked.are_rare) and _has_all(first, asked.are_rare):
+        nearness += RARE_NEARNESS * is_row
+    is_only = all(first) and not any(map(all, others))
+    nearest = float(nearness[scores.argmax()])
+    return Found(best, float(near.max()), nearest, _has_all(first, asked.are_figures), is_only)
 
 
 def _with_rows(text: str, whole: str, start: int) -> tuple[list[Unit], dict[int, str]]:
@@ -446,11 +452,14 @@ class Asked:
 
     words: tuple[str, ...]
     figures: tuple[re.Pattern[str], ...]
+    names: frozenset[str] = frozenset()
+    """Those of the words that have a capital within the question."""
 
     @classmethod
     def by(cls, question: str) -> Asked:
         figures, rest = in_any_notation(question)
-        return cls(tuple(query(rest)), figures)
+        named = (word for word in WORD.findall(rest)[1:] if word[0].isupper())
+        return cls(tuple(query(rest)), figures, frozenset(t for word in named for t in terms(word)))
 
     def on(self, text: str) -> list[bool]:
         """Which of them a text has."""
@@ -461,13 +470,15 @@ class Asked:
         ]
 
     @property
-    def needs_figures(self) -> bool:
-        return bool(self.figures) or any(map(_has_digit, self.words))
+    def are_rare(self) -> list[bool]:
+        """Which of them are figures or names, so that few passages have them by chance."""
+        names = [word in self.names or _has_digit(word) for word in self.words]
+        return [*names, *(True for _ in self.figures)]
 
-    def has_figures(self, text: str) -> bool:
-        """Whether a text has all figures of the question, and its words with digits."""
-        needed = [*map(_has_digit, self.words), *(True for _ in self.figures)]
-        return all(has for has, is_figure in zip(self.on(text), needed, strict=True) if is_figure)
+    @property
+    def are_figures(self) -> list[bool]:
+        """Which of them are figures, or words with digits."""
+        return [*map(_has_digit, self.words), *(True for _ in self.figures)]
 
 
 def _with_phrase(
@@ -505,7 +516,11 @@ def _with_term(question: str, found: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _shared_words(
-    asked: Asked, found: Sequence[str], names: Sequence[str], alone: NDArray[np.bool_]
+    asked: Asked,
+    found: Sequence[str],
+    names: Sequence[str],
+    alone: NDArray[np.bool_],
+    is_row: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Per text: the share of the question's words and figures that it contains, weighted by rarity;
     the mean of what it contains alone and together with its neighbours. The `names` of its columns
@@ -518,7 +533,14 @@ def _shared_words(
     together[1:] |= own[:-1] & follows
     together[:-1] |= own[1:] & follows
     weights = rarity(own.sum(axis=0), len(found))
-    return np.asarray((own + 1.0 * together) @ weights / (2 * weights.sum() or 1.0))
+    kinds = [asked.are_figures, asked.are_rare]
+    weights = np.where(np.transpose(kinds), RARE_WORDS, 1.0) * weights[:, None]
+    shares = (own + 1.0 * together) @ weights / np.maximum(2 * weights.sum(axis=0), 1e-9)
+    return np.where(is_row, shares[:, 1], shares[:, 0])
+
+
+def _has_all(has: Sequence[bool], needed: Sequence[bool]) -> bool:
+    return all(each for each, is_needed in zip(has, needed, strict=True) if is_needed)
 
 
 def _has_digit(word: str) -> bool:

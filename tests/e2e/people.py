@@ -1,0 +1,224 @@
+"""The first day of a lawyer, a developer and an operator, recorded screen by screen: the real
+program on the demo model, in a terminal, with their kinds of files.
+
+    python -m tests.e2e.people [--person lawyer] [--size 80x24] [--look light] [--out FOLDER]
+
+writes FOLDER/PERSON-SIZE-LOOK.txt: each step, and the screen after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from sysconfig import get_path
+
+import openpyxl
+
+from benchmarks.first_questions_data import generated
+from benchmarks.large_log import write_log
+from benchmarks.terminal import own_folders
+from tests import patience
+from tests.e2e.terminal import LICENCE, PROGRAM, ROOT, Terminal
+from tests.ingest.test_office import docx, paragraph
+
+PATIENCE = 240.0 * patience.PATIENCE
+WAITING = "Ask, paste a document, or type @ for a file"
+LOOKS = {
+    "dark": {"COLORFGBG": "15;0"},
+    "light": {"COLORFGBG": "0;15"},
+    "no-color": {"NO_COLOR": "1"},
+}
+SIZES = {"80x24": (80, 24), "120x36": (120, 36)}
+LOG_BYTES = 70_000_000
+"""More than the limit for a file that is read whole."""
+CLAUSES = {
+    "Rent": "The monthly rent for the two floors is 4,150 euros, due on the third working day.",
+    "Term": "The lease begins on 1 March 2026 and ends on 28 February 2031.",
+    "Deposit": "The tenant pays a deposit of 12,450 euros to an account that bears interest.",
+    "Repairs": "The landlord maintains the roof, the lift and the outer walls. Other repairs up to"
+    " 300 euros each are paid by the tenant.",
+    "Sublease": "A sublease needs the written consent of the landlord, which may be refused only for"
+    " an important reason in the person of the subtenant.",
+    "Notice": "Either party may end the lease early with a notice of nine months if the building is"
+    " sold.",
+}
+PRICES = (
+    ("service", "euros a year"),
+    ("parking", "7,200"),
+    ("storage", "1,150"),
+    ("signage", "480"),
+)
+MAIL = """\
+From: Office <office@example.com>
+To: Tenant <tenant@example.com>
+Subject: Handover of the second floor
+Date: Mon, 12 Jan 2026 10:15:00 +0100
+Content-Type: text/plain; charset=utf-8
+
+Dear tenant,
+
+at the handover the door of the meeting room was broken. We deduct EUR 1,830 for the broken
+door from the deposit of EUR 12,450. The rest is returned by 27 February 2026.
+
+Kind regards, the office
+"""
+
+
+class Recorder:
+    """Types into a terminal, and keeps what the screen shows after each step."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self.steps: list[str] = []
+
+    def sees(self, step: str, *texts: str) -> str:
+        """Wait for all of `texts`."""
+        screen = self.terminal.wait_for(*texts, seconds=PATIENCE)
+        self.steps.append(f"=== {step}\n\n{screen.rstrip()}\n")
+        return screen
+
+    def asks(self, question: str, *answer: str, document: str = "") -> str:
+        """Ask, in a new conversation if a document is attached first."""
+        if document:
+            self.terminal.press("C-n")
+            self.terminal.wait_for(WAITING, seconds=PATIENCE)
+            self.terminal.type(f"@{document}")
+            self.terminal.wait_for("⏎ attach", seconds=PATIENCE)
+            self.terminal.press("Enter")
+            self.terminal.wait_for(f"▣ {document}", seconds=PATIENCE)
+        self.terminal.type(question)
+        self.terminal.wait_until(lambda screen: question[-10:] in screen, PATIENCE)
+        self.terminal.press("Enter")
+        return self.sees(f"{document} {question}".strip(), *answer, WAITING)
+
+
+@contextmanager
+def app(home: Path, folder: Path, size: str, look: str, *arguments: str) -> Iterator[Recorder]:
+    environment = own_folders(home) | LOOKS[look] | {"PYTHONPATH": str(ROOT)}
+    command = [*PROGRAM, *arguments]
+    with Terminal(command, size=SIZES[size], folder=folder, environment=environment) as terminal:
+        terminal.wait_for("next: AUTO", seconds=PATIENCE)
+        yield Recorder(terminal)
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0", seconds=PATIENCE)
+
+
+def lawyer(root: Path, size: str, look: str) -> list[str]:
+    """A licence, a lease in Word, a mail, and the lease once more on another day."""
+    rows = "".join(
+        "<w:tr>" + "".join(f"<w:tc>{paragraph(cell)}</w:tc>" for cell in row) + "</w:tr>"
+        for row in PRICES
+    )
+    body = "".join(
+        paragraph(f"{number} {name}", "Heading1") + paragraph(text)
+        for number, (name, text) in enumerate(CLAUSES.items(), 1)
+    )
+    (root / "lease.docx").write_bytes(docx(body + f"<w:tbl>{rows}</w:tbl>"))
+    (root / "offer.eml").write_text(MAIL)
+    with app(root / "home", root, size, look) as at:
+        at.sees("the first start", "gpl-3.0.txt", "ready")
+        at.terminal.press("Enter")
+        at.sees("Enter asks about the sample", "patent against the party", "Read ", WAITING)
+        at.terminal.press("C-n")
+        at.terminal.wait_for(WAITING)
+        at.terminal.type("What does parking cost? @laese.docx")
+        at.terminal.press("Enter")
+        at.sees("a name with a typing error", "laese.docx", "lease.docx")
+        at.terminal.press("C-u")
+        at.asks("What does parking cost?", "7,200", document="lease.docx")
+        at.asks("May we sublet a room?", "Read ")
+        at.asks("How often does the word tenant occur?", "Counted in the text")
+        at.terminal.press("C-s")
+        at.sees("Ctrl+S: what was read", "What was read")
+        at.terminal.press("Escape")
+        at.terminal.wait_for(WAITING)
+        at.asks("How much is deducted for the broken door?", "1,830", document="offer.eml")
+    with app(root / "home", root, size, look) as later:
+        later.terminal.press("C-o")
+        later.sees("another day: Ctrl+O", "lease.docx")
+        later.terminal.type("lease")
+        later.terminal.wait_for("Type to find")
+        return [*at.steps, *later.steps]
+
+
+def developer(root: Path, size: str, look: str) -> list[str]:
+    """A package of another, with translations beside its sources."""
+    project = root / "hub"
+    shutil.copytree(Path(get_path("purelib")) / "huggingface_hub", project, ignore=_ignored)
+    for language in ("de", "fr", "sr", "uk"):
+        folder = project / "locale" / language
+        folder.mkdir(parents=True)
+        entries = [f'msgid "cache folder {n}"\nmsgstr "{language} {n}"\n' for n in range(400)]
+        (folder / "hub.po").write_text("\n".join(entries))
+    with app(root / "home", root, size, look, "hub") as at:
+        at.sees("specchat hub: the folder is read", "▣ hub/", "ready")
+        at.asks("Where is the number of retries of http_backoff checked?", "Read ")
+        at.terminal.press("C-f")
+        at.sees("Ctrl+F: the files", "_http.py")
+        at.terminal.press("Escape")
+        at.terminal.wait_for(WAITING)
+        at.asks("How often does RepositoryNotFoundError occur?", "Counted in the text")
+        at.terminal.press("F1")
+        at.sees("F1: the keys", "F1")
+        at.terminal.press("Escape")
+        at.terminal.wait_for(WAITING)
+        return at.steps
+
+
+def operator(root: Path, size: str, look: str) -> list[str]:
+    """A log that is too large to be read whole, its last lines, tables and sheets."""
+    write_log(root / "huge.log", LOG_BYTES)
+    (root / "weather.csv").write_text(generated("weather.csv"))
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for number in range(1, 25):
+        sheet = book.create_sheet(f"Branch {number:02}")
+        sheet.append(["role", "name", "phone"])
+        sheet.append(["manager", f"Manager{number * 37 % 101}", f"555-{number * 61 % 900:03}"])
+        sheet.append(["cashier", f"Cashier{number * 53 % 101}", f"555-{number * 71 % 900:03}"])
+    book.save(root / "branches.xlsx")
+    with app(root / "home", root, size, look) as at:
+        at.sees("the first start", "ready")
+        at.asks("What was the rain on 28 January 2025?", "2025/01/28", document="weather.csv")
+        at.asks("Who is the manager of Branch 07?", "Manager57", document="branches.xlsx")
+        at.asks("Why was transfer 9917-XK rejected?", "balance 1,830.55", document="huge.log")
+        at.asks("Which service wrote the last line?", "Read ", document="huge.log#-500")
+        return at.steps
+
+
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == "__pycache__"]
+
+
+PEOPLE: dict[str, Callable[[Path, str, str], list[str]]] = {
+    "lawyer": lawyer,
+    "developer": developer,
+    "operator": operator,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.people", description=__doc__)
+    parser.add_argument("--person", action="append", choices=PEOPLE)
+    parser.add_argument("--size", action="append", choices=SIZES)
+    parser.add_argument("--look", action="append", choices=LOOKS)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for person in options.person or PEOPLE:
+        for size in options.size or SIZES:
+            for look in options.look or LOOKS:
+                with tempfile.TemporaryDirectory() as root:
+                    steps = PEOPLE[person](Path(root), size, look)
+                (options.out / f"{person}-{size}-{look}.txt").write_text("\n".join(steps))
+                print(person, size, look, f"{len(steps)} steps", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
