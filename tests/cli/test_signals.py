@@ -18,7 +18,7 @@ from tests.ingest.test_pdf import pdf_of
 from tests.patience import PATIENCE
 from tests.tables import slow
 
-SECONDS = 20 * PATIENCE
+SECONDS = 60 * PATIENCE
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -23,7 +23,7 @@ from benchmarks.first_questions_data import generated
 from benchmarks.large_log import write_log
 from benchmarks.terminal import own_folders
 from tests import patience
-from tests.e2e.terminal import LICENCE, PROGRAM, ROOT, Terminal
+from tests.e2e.terminal import PROGRAM, ROOT, Terminal
 from tests.ingest.test_office import docx, paragraph
 
 PATIENCE = 240.0 * patience.PATIENCE
@@ -42,10 +42,10 @@ CLAUSES = {
     "Deposit": "The tenant pays a deposit of 12,450 euros to an account that bears interest.",
     "Repairs": "The landlord maintains the roof, the lift and the outer walls. Other repairs up to"
     " 300 euros each are paid by the tenant.",
-    "Sublease": "A sublease needs the written consent of the landlord, which may be refused only for"
-    " an important reason in the person of the subtenant.",
-    "Notice": "Either party may end the lease early with a notice of nine months if the building is"
-    " sold.",
+    "Sublease": "A sublease needs the written consent of the landlord, which may be refused only"
+    " for an important reason in the person of the subtenant.",
+    "Notice": "Either party may end the lease early with a notice of nine months if the building"
+    " is sold.",
 }
 PRICES = (
     ("service", "euros a year"),

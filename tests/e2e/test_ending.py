@@ -149,7 +149,7 @@ class Window(plain.Terminal):
 
     def processes(self) -> tuple[psutil.Process, psutil.Process]:
         """The parent, and the app itself."""
-        first = psutil.Process(self._pid)
+        first = psutil.Process(self.pid)
         every = [first, *first.children(recursive=True)]
         parent, child = [each for each in every if each.cmdline()[1:] == PROGRAM[1:]][:2]
         return parent, child
@@ -176,12 +176,12 @@ def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
     """The terminal tells its session's leader alone, and make passes that on to nobody."""
     with Window(MAKE, environment) as window:
         window.wait_for("ready")
-        window.write(b"a question begun")
-        window.wait_for("begun")
+        window.write("a question begun ж".encode())
+        window.wait_for("ж")  # a word may be drawn in two pieces
         both = window.processes()
         window.close()
         wait_until(lambda: not any(each.is_running() for each in both))
-    assert "a question begun" in drafts(environment)
+    assert "a question begun ж" in drafts(environment)
     with Store(Path(environment["XDG_DATA_HOME"], "specchat")) as store:
         assert store.read_only is None
 
@@ -205,7 +205,7 @@ def test_after_a_stop_that_nobody_announced_keys_work_and_the_app_can_be_left(
 
 def test_a_signal_before_the_app_is_up_is_no_fault(environment: dict[str, str]) -> None:
     with Window(PROGRAM, environment) as window:
-        shell = psutil.Process(window._pid)
+        shell = psutil.Process(window.pid)
         wait_until(lambda: bool(shell.children()))
         (child,) = shell.children()
         child.terminate()

@@ -129,7 +129,7 @@ def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) 
         ours |= {"SPECCHAT_HOSTS": line}
         with Terminal(command, size=(120, 40), folder=ROOT, environment=ours) as terminal:
             terminal.wait_for("ready in", "on 2 machines", seconds=PATIENCE)
-            worker.wait_for("uses this machine for a shard of embedded")
+            worker.wait_for("uses this machine for a shard of demo model")
             terminal.paste(LICENCE.read_text(encoding="utf-8"))
             terminal.wait_for("Paste 1 · ", " tok · ", seconds=PATIENCE)
             terminal.press("C-t")

@@ -66,8 +66,8 @@ def test_amounts_and_small_talk_are_not_flagged_but_counts_are() -> None:
 
 
 def test_questions_as_people_type_them_are_told_apart() -> None:
-    """Of these, 90 % are recognised with 6 % false alarms (88 % and 11 % before questions like these
-    were in the training set)."""
+    """Recall is 90 % with 6 % false alarms, since questions like these are in the training set
+    (before: 88 % and 11 %)."""
     flagged = flagged_of("natural_questions.tsv")
     assert (len(flagged["every"]), len(flagged["place"])) == (50, 110)
     assert sum(flagged["every"]) >= 0.86 * len(flagged["every"])

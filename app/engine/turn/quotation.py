@@ -536,7 +536,7 @@ def _shared_words(
     kinds = [asked.are_figures, asked.are_rare]
     weights = np.where(np.transpose(kinds), RARE_WORDS, 1.0) * weights[:, None]
     shares = (own + 1.0 * together) @ weights / np.maximum(2 * weights.sum(axis=0), 1e-9)
-    return np.where(is_row, shares[:, 1], shares[:, 0])
+    return np.asarray(np.where(is_row, shares[:, 1], shares[:, 0]))
 
 
 def _has_all(has: Sequence[bool], needed: Sequence[bool]) -> bool:

@@ -183,6 +183,7 @@ class ChatScreen(MessagesScreen):
         """Load the models and open the store. Called after the first frame, so that they do not
         delay it."""
         self.engine.listen(self.bridge.listener)
+        self._send_cache_policy(None)  # what is timed at load is stored
         self.loader.start()
         if self.repository.opening:
             start_task(self, self._open_store)
@@ -483,9 +484,12 @@ class ChatScreen(MessagesScreen):
 
     def _apply_cache_policy(self) -> None:
         """Tell the engine how to cache and save what it has read, if that has changed."""
-        snapshots = self._snapshots if self.repository.writable else None
+        if not self.repository.opening:
+            self._send_cache_policy(self._snapshots if self.repository.writable else None)
+
+    def _send_cache_policy(self, snapshots: str | None) -> None:
         policy = self.settings.cache_policy(snapshots, self._costs)
-        if policy != self._cache_policy and not self.repository.opening:
+        if policy != self._cache_policy:
             self._cache_policy = policy
             self.engine.send(policy)
 
