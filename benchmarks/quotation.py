@@ -20,6 +20,7 @@ import numpy as np
 
 from app.engine.backend.blas import load_openblas
 from app.engine.model.prompt import PromptText
+from app.engine.turn.quotation import Found, find_quotes
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
 from app.util.tables import TextTable
@@ -38,8 +39,8 @@ HELD_OUT = (
 DEV = ("dev-change", "dev-followup", "dev-tables")
 """Of follow-up questions, the first question of the conversation is asked."""
 KINDS = ("right", "wrong", "candidates with it", "other candidates", "nothing found")
-LEADS = (0.1, 0.15, 0.2, 0.25, 0.3)
-NEARNESSES = (0.7, 0.8, 0.9, 1.0)
+LEADS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+NEARNESSES = (0.6, 0.7, 0.8, 0.9, 1.0)
 SIMILARITIES = (0.26, 0.28, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4, 0.42, 0.44)
 
 
@@ -70,14 +71,12 @@ class Outcome:
     right: tuple[bool, ...]
     shown: int
     answers: bool
-    lead: float
-    similarity: float
-    nearness: float
-    has_figures: bool
+    found: Found
 
     def would_answer(self, lead: float, nearness: float) -> bool:
         """Whether it would be answered with this `MIN_LEAD` and `MIN_NEARNESS`."""
-        return self.has_figures and self.lead >= lead and self.nearness >= nearness
+        leads = self.found.is_only or self.found.lead >= lead
+        return self.found.has_figures and leads and self.found.nearness >= nearness
 
     @property
     def kind(self) -> str:
@@ -91,6 +90,7 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--dev", action="store_true", help="use the questions to tune on")
+    options.add_argument("--suite", action="append", help="only these sets of questions")
     options.add_argument("--texts", type=Path, default=TEXTS, help="folder of the documents")
     options.add_argument("--length", type=int, default=8192, help="prompt tokens")
     options.add_argument("--n", type=int, default=1000, help="maximum questions of a suite")
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     files = [Document(path.name, path.read_text("utf-8")) for path in chosen.texts.iterdir()]
     corpus = Corpus(files, FolderTokens(target_path()))
     outcomes = []
-    for suite in DEV if chosen.dev else HELD_OUT:
+    for suite in chosen.suite or (DEV if chosen.dev else HELD_OUT):
         items = [*questions(corpus, suite, chosen.length)][: chosen.n]
         for number, asked in enumerate(items):
             outcomes.append(outcome(asked))
@@ -134,22 +134,11 @@ def _elsewhere(items: Sequence[Asked], number: int) -> Asked | None:
 
 def outcome(asked: Asked) -> Outcome:
     from app.engine.model.text_encoder import english_encoder
-    from app.engine.turn.quotation import find_quotes
 
     text = PromptText(0, 0, False, 0, np.arange(len(asked.text) + 1), asked.text)
     found = find_quotes([text], asked.question, english_encoder(), lambda done, total: None)
     right = tuple(asked.is_right(each.start, each.end) for each in found.quotes)
-    shown = len(found.shown)
-    return Outcome(
-        asked,
-        right,
-        shown,
-        found.answers,
-        found.lead,
-        found.similarity,
-        found.nearness,
-        found.has_figures,
-    )
+    return Outcome(asked, right, len(found.shown), found.answers, found)
 
 
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
@@ -178,8 +167,8 @@ def _thresholds(outcomes: Sequence[Outcome]) -> str:
     rows = [
         [
             f"{least:g}",
-            share([each.similarity < least for each in with_answer]),
-            share([each.similarity < least for each in without]),
+            share([each.found.similarity < least for each in with_answer]),
+            share([each.found.similarity < least for each in without]),
         ]
         for least in SIMILARITIES
     ]
