@@ -13,7 +13,7 @@ pytestmark = [*MARKS, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    "person, size, look",
+    ("person", "size", "look"),
     [
         ("lawyer", "80x24", "light"),
         ("developer", "120x36", "no-color"),
