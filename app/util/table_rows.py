@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from statistics import median_high
 
 from app.util.places import MARK
 
@@ -18,6 +19,8 @@ MAX_ROW = 2000
 """Longer lines are no rows. In characters."""
 MAX_HEADER = 1000
 """Longer header rows are not shown. In characters."""
+FEWER_DIGITS = 5
+"""A header row has at most this fraction of the digits of the rows below it: names such as `Q1`."""
 OPENING = 8192
 """Characters at the beginning of a table in which its header is looked for."""
 _SEPARATORS = tuple(map(re.compile, (r"\|", r"\t++", r";", r",(?=\S)", r"(?<=\S) {2,}+(?=\S)")))
@@ -124,8 +127,8 @@ def _header_rows(rows: Sequence[str]) -> int:
     """How many of the first rows name the columns: none, or one and a rule below it."""
     if _is_rule(rows[1]):
         return 2
-    has_figures = [any(map(str.isdigit, row)) for row in rows[:20]]
-    return int(not has_figures[0] and 2 * sum(has_figures) >= len(has_figures))
+    digits = [sum(map(str.isdigit, row)) for row in rows[:20]]
+    return int(FEWER_DIGITS * digits[0] < median_high(digits))
 
 
 def _is_rule(row: str) -> bool:

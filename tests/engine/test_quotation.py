@@ -244,6 +244,10 @@ STOCK = (
     + "\n[Sheet Orders]\norder,part,due,net\n"
     + "".join(f"O{n},P{n % 30:02},{n % 28 + 1}.05.2026,{n * 7}.{n:02}\n" for n in range(10, 90))
 )
+ELEMENTS = "number,symbol,name,IE-1,melting point\n" + "".join(
+    f"{n},{name[0]},{name},{n * 113}.4,{n * 49}\n"
+    for n, name in enumerate(("Hydrogen", "Boron", "Carbon", "Tungsten", "Uranium"), 1)
+)
 COLUMNS = "Name            Version       Size\n" + "".join(
     f"{name:<16}1.{number}.0         {number * 7}\n"
     for number, name in enumerate(("libxml2", "zlib", "openssl", "bzip2", "curl", "expat"))
@@ -270,6 +274,12 @@ COLUMNS = "Name            Version       Size\n" + "".join(
             "Who is the manager of Branch 07?",
             "[Sheet Branch 07]\n| Role | Name | Since |\n| --- | --- | --- |\n"
             "| Manager | Person G | 1997 |",
+        ),
+        (
+            "elements.csv",
+            ELEMENTS,
+            "What's the melting point of tungsten?",
+            "number,symbol,name,IE-1,melting point\n4,T,Tungsten,452.4,196",
         ),
         ("zones.tab", ZONES, "what do I set in Nauru", "#code\tzone\nNR\tPacific/Nauru"),
         (
