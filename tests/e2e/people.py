@@ -201,8 +201,8 @@ def operator(root: Path, size: str, look: str) -> list[str]:
         at.sees("the first start", "ready")
         at.asks("What was the rain on 28 January 2025?", "2025/01/28", document="weather.csv")
         at.asks("Who is the manager of Branch 07?", "Manager57", document="branches.xlsx")
-        at.asks("Why was transfer 9917-XK rejected?", "1,830.55 too low", document="huge.log")
-        at.asks("Which service wrote the last line?", "citation", document="huge.log#-500")
+        at.asks("Why was transfer 9917-XK rejected?", "rejected: balance", document="huge.log")
+        at.asks("Which transfer was rejected?", document="huge.log#-500")
         return at.steps
 
 
