@@ -118,7 +118,7 @@ def app(home: Path, folder: Path, size: str, look: str, *arguments: str) -> Iter
 
 
 def lawyer(root: Path, size: str, look: str) -> list[str]:
-    """A licence, a lease in Word, a mail, and the lease once more on another day."""
+    """A licence, a lease in Word, a mail, and the lease again on another day."""
     rows = "".join(
         "<w:tr>" + "".join(f"<w:tc>{paragraph(cell)}</w:tc>" for cell in row) + "</w:tr>"
         for row in PRICES
