@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.ingest.line_ranges import LargeText, Lines
 from app.ingest.parts import runs
 from app.util.calendar_words import MONTHS
-from app.util.search_words import EARLIER_WEIGHT, WORD, query, terms
+from app.util.search_words import EARLIER_WEIGHT, WORD, query, terms, without_ending
 
 PAGE = 4096
 """Bytes of a page, or a multiple in files of more than MAX_PAGES pages."""
@@ -146,7 +146,8 @@ def terms_of(question: str, weight: float = 1.0) -> list[Term]:
     words = {term: word for word in WORD.findall(question) for term in terms(word)}
     for term in query(question):
         if len(term) > 1:
-            add(words.get(term, term), [term, term.capitalize(), term.upper()])
+            word = words.get(term, term)
+            add(word, [term] if term in word.lower() else [term, without_ending(word.lower())])
     return [*found.values()]
 
 

@@ -434,7 +434,7 @@ MAX_NOTATIONS = 16
 """Maximum number of dates, times and numbers of a text that are looked for in every notation."""
 LARGE = 1000
 """Numbers from this one on may have separators between thousands."""
-MAX_DECIMALS = 6
+MAX_DECIMALS, MAX_EXACT = 6, 1e15
 
 
 def in_any_notation(text: str) -> tuple[tuple[re.Pattern[str], ...], str]:
@@ -451,7 +451,9 @@ def in_any_notation(text: str) -> tuple[tuple[re.Pattern[str], ...], str]:
     rest, german = [*figures.rest], is_german(text)
     for match in re.finditer(_NUMBER, figures.rest):
         values = sorted(v for v in _values(match[0], german) if isinstance(v, float))
-        patterns = [_of_number(v) for v in values if v >= LARGE or not v.is_integer()]
+        patterns = [
+            _of_number(v) for v in values if v < MAX_EXACT and (v >= LARGE or not v.is_integer())
+        ]
         if len(found) < MAX_NOTATIONS and patterns:
             found.append("|".join(patterns))
             rest[match.start() : match.end()] = "\0" * len(match[0])

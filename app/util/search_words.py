@@ -67,6 +67,11 @@ def stem(word: str) -> str:
     """Without the ending of an English plural or verb, roughly, and in American spelling."""
     for british, american in _SPELLINGS:
         word = british.sub(american, word)
+    return without_ending(word)
+
+
+def without_ending(word: str) -> str:
+    """Without the ending of an English plural or verb: the beginning of the word as it is spelt."""
     for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4)):
         if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
             stemmed = word[: -len(ending)]

@@ -230,3 +230,10 @@ def test_a_date_is_looked_for_in_all_notations() -> None:
     (date, *_) = terms_of("What was on 7 November 2026?")
     expected = ["2026-11-07", "2026/11/07", "20261107", "07/nov/2026", "07.11.2026", "11/07/2026"]
     assert {*expected, "nov  7", "nov 07", "7 november", "november 7"} <= {*date.forms}
+
+
+def test_a_word_is_found_in_both_spellings() -> None:
+    (word,) = terms_of("organisations")
+    assert word.forms == ("organization", "organisation")
+    (word,) = terms_of("sequence")
+    assert word.forms == ("sequens", "sequenc")
