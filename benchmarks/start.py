@@ -25,7 +25,7 @@ from typing import NamedTuple
 import psutil
 
 from app.util.tables import TextTable
-from benchmarks.terminal import Terminal, own_folders
+from benchmarks.terminal import IMPORT_TEXTUAL, Terminal, own_folders
 
 PAINTED, READY = "Then ask.", "ready"
 PAINTED_AGAIN = "Ask, paste"
@@ -69,8 +69,7 @@ def main() -> int:
 def start(checkout: Path, environment: Mapping[str, str]) -> Start:
     """One start of the app in `checkout`, and one of an interpreter that only imports Textual."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    only = [sys.executable, "-P", "-c", "import textual.app"]
-    subprocess.run(only, env=environment, check=True)
+    subprocess.run(IMPORT_TEXTUAL, env=environment, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     imported = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     program = ["env", "-C", str(checkout), sys.executable, "-m", "app"]
@@ -102,17 +101,10 @@ def _processor_seconds(pid: int) -> float:
 
 
 def _shown(starts: list[Start]) -> list[str]:
-    painted, ready = (
-        median(seconds / each.imported for each, seconds in pairs)
-        for pairs in (
-            [(each, each.painted) for each in starts],
-            [(each, each.ready) for each in starts],
-        )
-    )
     return [
         f"{median(each.imported for each in starts):.2f} s",
-        f"{painted:.2f} times",
-        f"{ready:.1f} times",
+        f"{median(each.painted / each.imported for each in starts):.2f} times",
+        f"{median(each.ready / each.imported for each in starts):.1f} times",
         f"{median(each.held for each in starts) / 1e6:.0f} MB",
     ]
 

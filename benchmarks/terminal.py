@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import struct
+import sys
 import termios
 import threading
 import time
@@ -19,6 +20,8 @@ from typing import Self
 
 ENTER, ESCAPE, BACKSPACE = b"\r", b"\x1b", b"\x7f"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
+IMPORT_TEXTUAL = (sys.executable, "-P", "-c", "import textual.app")
+"""A process that only imports Textual, with which a start is compared."""
 READ_BYTES = 1 << 16
 END_SECONDS = 10.0
 

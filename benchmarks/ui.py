@@ -24,7 +24,16 @@ from statistics import median, quantiles
 from app.protocol.engine import AskedTurn
 from app.util.assets import assets_path
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, columns
-from benchmarks.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
+from benchmarks.terminal import (
+    BACKSPACE,
+    ENTER,
+    ESCAPE,
+    IMPORT_TEXTUAL,
+    PASTE,
+    PASTE_END,
+    Terminal,
+    own_folders,
+)
 
 KEYS = [chr(code) for code in range(0x0410, 0x0450)] * 4
 """Letters that do not occur elsewhere on the screen."""
@@ -87,8 +96,7 @@ def _first_paint(environment: dict[str, str], imports: list[float]) -> float:
     """Seconds to the first paint. First appends the seconds of a process that only imports Textual
     to `imports`."""
     started = time.perf_counter()
-    only = [sys.executable, "-P", "-c", "import textual.app"]
-    subprocess.run(only, env=environment, check=True)
+    subprocess.run(IMPORT_TEXTUAL, env=environment, check=True)
     imports.append(time.perf_counter() - started)
     with Terminal(_program("app"), environment) as terminal:
         return terminal.wait_for(READY) - terminal.started

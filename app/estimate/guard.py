@@ -27,7 +27,8 @@ THRESHOLD = -0.5
 """Questions with a higher logit need every token. Chosen by cross-validation on the training
 questions: a wrong count is worse than a slow answer."""
 STRONG = 0.8
-"""Of the words that count this much of what the strongest do, the first ones are shown."""
+"""Words that weigh at least this fraction of the heaviest ones may be shown as the reason; those
+that stand first in the question are."""
 MAX_WORDS = 60
 """Longer messages are judged by their first and last words."""
 
@@ -64,7 +65,8 @@ def asks_for_every_token(question: str) -> str | None:
         for name, share in shares.items()
         if "-" not in name and (words := name.strip("^$ "))
     }
-    strong = [words for words, count in counts.items() if count >= STRONG * max(counts.values())]
+    least = STRONG * max(counts.values())
+    strong = [words for words, count in counts.items() if count >= least]
     asked = " ".join("#" if word.isdigit() else word for word in WORD.findall(question.casefold()))
     first = min(strong, key=lambda words: (f" {asked} ".find(f" {words} "), words))
     return first.replace("#", "…")
