@@ -127,7 +127,10 @@ def test_a_part_with_zero_bytes_is_binary(tmp_path: Path) -> None:
     assert parts(file, "-1") == [(20_002, "plain\n")]
 
 
-def test_a_large_file_is_passed_over_in_pieces(tmp_path: Path) -> None:
+def test_a_large_file_is_passed_over_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ingest.limits.PROGRESS_SECONDS", 0.0)
     file, seen = tmp_path / "huge.log", list[ReadProgress]()
     line = "2026-11-27 10:00:00 disk array: 12 of 12 drives answer, no fault was found today\n"
     with file.open("w") as log:

@@ -181,7 +181,10 @@ def test_pages_with_zero_bytes_are_left_out(tmp_path: Path) -> None:
     assert "\0" not in "".join(each.text for each in result.texts)
 
 
-def test_memory_is_bounded_and_there_is_progress(tmp_path: Path) -> None:
+def test_memory_is_bounded_and_there_is_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ingest.limits.PROGRESS_SECONDS", 0.0)
     file, seen = tmp_path / "huge.log", list[ReadProgress]()
     with file.open("w") as log:
         for _ in range(100):
