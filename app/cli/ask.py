@@ -332,7 +332,7 @@ def _answer(
     try:
         report.show(session.load(load))
     except EngineError as error:
-        record(Failed(None, error.failure))
+        record(Failed(0, error.failure))
         raise
     events = session.run(command)
     with cancel_on_sigint(session.cancel):

@@ -40,6 +40,7 @@ from app.protocol.commands import (
 from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
     Closed,
+    CommandFailed,
     Event,
     Failed,
     Finished,
@@ -49,6 +50,7 @@ from app.protocol.events import (
     Loaded,
     LoadingAlone,
     PairLost,
+    TurnEvent,
 )
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
@@ -240,20 +242,19 @@ class MlxEngine:
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
-            self._emit(Failed(None, refusal))
+            self._emit(CommandFailed(refusal))
         elif isinstance(command, AskedTurn):
             self._turn = command
             self._emit(Failed(command.number, refusal))
             self._turn = None
 
     def _emit(self, event: Event) -> None:
-        """Send events of the running turn to its listener, all others to every listener."""
+        """Send an event of the running turn to its listener, any other to every listener."""
         if isinstance(event, Loaded) and self._loaded_by is not None:
             self.pair = self._loaded_by, event
         listeners = self._listeners
-        if self._turn is not None and getattr(event, "turn", None) is not None:
-            others = listeners if isinstance(event, HostsLost) else ()
-            listeners = tuple(dict.fromkeys((self._turn.listener, *others)))
+        if isinstance(event, TurnEvent) and self._turn is not None:
+            listeners = (self._turn.listener,)
         for listener in listeners:
             try:
                 listener(event)
@@ -442,8 +443,7 @@ class MlxEngine:
         self._lost = None
         if loaded_before is not None:
             self.pair = command, loaded_before[1]
-        number = None if turn is None else turn.number
-        self._emit(HostsLost(number, lost.failure, name))
+        self._emit(HostsLost(lost.failure, name))
         loaded.report_costs()
         return loaded
 

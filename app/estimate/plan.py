@@ -35,6 +35,11 @@ class Plan:
     show_selection: bool = False
     """Whether to show what a sparse read would select, although everything is cached."""
 
+    @property
+    def scores(self) -> bool:
+        """Whether the prompt is scored."""
+        return self.reading is Reading.SPARSE or self.show_selection
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedTtft:

@@ -154,7 +154,7 @@ class RequestQueue:
         self._stopped = True
         self._stop_listening()
         for request in tuple(self._open):
-            request.events.put_nowait(Failed(None, STOPPED))
+            request.events.put_nowait(Failed(0, STOPPED))
             self.leave(request)
 
     @property
@@ -173,7 +173,7 @@ class RequestQueue:
             raise QueueFull
         request = Request(self)
         if self._stopped:
-            request.events.put_nowait(Failed(None, STOPPED))
+            request.events.put_nowait(Failed(0, STOPPED))
         else:
             self._open.add(request)
             request.turn = self._engine.ask(make_ask, request.deliver, background=True)

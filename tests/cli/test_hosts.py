@@ -99,7 +99,7 @@ def test_the_app_takes_them_from_the_environment(
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report(Turn(1, Question("Why?")), Conversation())
     gone = Failure(FailureKind.MACHINE_LOST, {"machine": "\x1b[1m10.0.0.2", "error": "closed"})
-    report.show(HostsLost(1, gone, "big"))
+    report.show(HostsLost(gone, "big"))
     assert capsys.readouterr().err.startswith("␛[1m10.0.0.2 stopped responding (closed)")
     report.show(LoadingAlone(gone))
     assert "Loading the target on this machine…" in capsys.readouterr().err

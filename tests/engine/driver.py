@@ -19,6 +19,7 @@ from app.protocol.engine import AskedTurn
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
+    CommandFailed,
     Event,
     Failed,
     Finished,
@@ -135,7 +136,7 @@ class Driver:
     ) -> Event:
         named = str(draft) if draft else None
         self.engine.send(Load(str(target), named, hosts=hosts, kv_bits=kv_bits))
-        return self.until(Loaded, Failed)
+        return self.until(Loaded, CommandFailed)
 
     def ask(self, ask: Ask) -> AskedTurn:
         with self._asking:
@@ -149,7 +150,7 @@ class Driver:
             self.ask(command)
         else:
             self.engine.send(command)
-        return self.until(Finished, Failed)
+        return self.until(Finished, Failed, CommandFailed)
 
     def cancel(self) -> None:
         if self.turn is not None:

@@ -320,7 +320,7 @@ def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def lose() -> None:
         queue = RequestQueue(engine, 1)
         queue.start()
-        engine.say(HostsLost(None, lost, "big"))
+        engine.say(HostsLost(lost, "big"))
         queue.stop()
 
     log.addHandler(caplog.handler)

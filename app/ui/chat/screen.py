@@ -25,6 +25,7 @@ from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
+    CommandFailed,
     CostsUpdated,
     EngineWarning,
     Event,
@@ -377,7 +378,7 @@ class ChatScreen(MessagesScreen):
         match event:
             case Loaded():
                 self.loader.on_load_result(event)
-            case Failed(turn=None):
+            case CommandFailed():
                 if not self.loader.on_load_result(event):
                     self.notice.show(wording.failure(event.failure).text)
             case MemoryReport():
