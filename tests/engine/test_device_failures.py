@@ -272,7 +272,7 @@ POINTS = {
     "the draft reads": (prefix_cache, "prefill"),
     "the draft observes": (attention, "_mask_scores"),
     "the draft proposes": (DraftProposals, "_write"),
-    "the target decodes": (decode.Decoder, "run"),
+    "the target decodes": (decode.Decoder, "generate"),
 }
 
 

@@ -33,7 +33,7 @@ from app.engine.progress import LoadError, TurnCancelled
 from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
 from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
-from app.protocol.events import Closed, EngineWarning, Failed, Loaded
+from app.protocol.events import Closed, CommandFailed, EngineWarning, Loaded
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy, Sampling
 from app.protocol.prompt import Message, Role
@@ -119,7 +119,7 @@ def test_a_draft_that_cannot_be_loaded_ends_the_ranks(tmp_path: Path) -> None:
     (tmp_path / "draft" / "config.json").write_text("{}")
     target = tiny.save(tmp_path / "target", "llama", 0)
     failed = spread.load(target, tmp_path / "draft", Hosts((Host("other"),)))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, CommandFailed)
     assert made[0].closed
 
 

@@ -158,7 +158,7 @@ class CachePool:
             identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = pair.target.make_snapshots(folder, limit, identity)
 
-    def prepare(
+    def cache_for(
         self, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> tuple[ConversationCache, Reason | None]:
         """The cache of the conversation of `ask`, from memory or disk, with as much of `prompt` as

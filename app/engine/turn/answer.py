@@ -8,7 +8,7 @@ import numpy as np
 
 from app.engine.cache.positions import Positions
 from app.engine.model.speculation import DRAFTED
-from app.engine.model.token_stream import DraftProposals
+from app.engine.model.token_stream import DraftProposals, Speculation
 from app.engine.turn.context import TurnContext
 from app.engine.turn.decode import Decoder
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
@@ -45,15 +45,18 @@ class AnswerWriter:
         return len(self.decoder.ids) - self.decoder.answer_prefix_len
 
     def decode(self, read: ReadPrompt) -> FinishReason:
-        """Decode the answer. The cache then has all of its tokens. Raises what `Decoder.run`
-        raises."""
+        """Decode the answer. The cache then has all of its tokens. Raises what
+        `Decoder.generate` raises."""
         ask, prompt, room = self._prepared.ask, read.prompt, self._prepared.room
         target = self._prepared.cache.target
         self._clock.emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         if prompt.answer_prefix_len and ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._clock.emit(Token(self._clock.turn, ids, ""))
-        ended = self.decoder.run(
+        speculation = Speculation(
+            self._pair.target.gate, draft=self._draft_proposals(read), mtp=read.mtp
+        )
+        ended = self.decoder.generate(
             self._pair.target.model,
             target,
             prompt.ids,
@@ -61,10 +64,8 @@ class AnswerWriter:
             self._clock.stop_reason,
             prompt.answer_prefix_len,
             read.quotation,
-            self._pair.target.gate,
-            self._draft_proposals(read),
+            speculation,
             self._recall(read),
-            read.mtp,
         )
         if self._pair.target.lost is None:
             # The decoder has fed every token that it yielded, so all of them are cached.

@@ -21,7 +21,7 @@ from app.protocol.stats import Reading
 class TurnCaches(Protocol):
     """The caches of conversations; see `CachePool`."""
 
-    def prepare(
+    def cache_for(
         self, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> tuple[ConversationCache, Reason | None]: ...
 
@@ -34,7 +34,7 @@ class OneConversation:
 
     cache: ConversationCache
 
-    def prepare(
+    def cache_for(
         self, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> tuple[ConversationCache, Reason | None]:
         return self.cache, None

@@ -55,7 +55,7 @@ def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Pre
         ask, prompt = _build_prompt(ask, context)
     room = _answer_budget(ask, prompt, pair)
     clock.check_cancel()
-    cache, not_shared = context.caches.prepare(ask, prompt, clock)
+    cache, not_shared = context.caches.cache_for(ask, prompt, clock)
     estimate = TurnEstimate(pair, ask, prompt, cache, context.memory, context.choose_scorer)
     resume_from = resume_position(cache.target, prompt)
     max_keep = 1.0

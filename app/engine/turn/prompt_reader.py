@@ -94,7 +94,7 @@ class PromptReader:
     def _target(self) -> PrefixCache:
         return self._conversation.target
 
-    def read(self, prepared: Prepared) -> ReadPrompt:
+    def read_prompt(self, prepared: Prepared) -> ReadPrompt:
         """Read the prompt as planned, except its last token. If scoring, selecting or sparse
         reading fails, it is read densely. Raises TurnCancelled, NotEnoughMemory or ShardsLost."""
         if self._pair.only_quotes:

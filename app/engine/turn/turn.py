@@ -79,7 +79,7 @@ class _PreparedTurn:
 
     def run(self) -> None:
         try:
-            ended = self._writer.decode(self._reader.read(self._prepared))
+            ended = self._writer.decode(self._reader.read_prompt(self._prepared))
         except TurnCancelled as stop:
             ended = stop.ended
         except ShardsLost:
