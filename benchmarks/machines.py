@@ -124,6 +124,7 @@ class Machine:
     def __enter__(self) -> Machine:
         from app.chat.engine_session import EngineSession
         from app.engine.engine import MlxEngine
+        from app.engine.sharded.loading import load_sharded
         from app.hosts.control import look_at_hosts
         from app.hosts.shard import ShardProcess
         from app.hosts.worker import Worker
@@ -144,7 +145,8 @@ class Machine:
             _, other = look_at_hosts(hosts)
             self.link = other.latency or 0.0, other.rate or 0.0
             command = replace(command, hosts=hosts)
-        engine = MlxEngine(STEP, connect=partial(self._connect, relay))
+        connect = partial(self._connect, relay)
+        engine = MlxEngine(STEP, load_spread=partial(load_sharded, connect))
         policy = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
         self._session = self._stack.enter_context(EngineSession(engine, policy))
         self._session.load(command)

@@ -21,7 +21,7 @@ from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
-from app.cli.hosts import chosen_hosts, connect
+from app.cli.hosts import chosen_hosts, load_spread
 from app.cli.main import INTERRUPTED
 from app.cli.options import (
     ANSWER,
@@ -308,7 +308,7 @@ def run(options: argparse.Namespace) -> int:
             turn.apply(event)
             turn.wait()
 
-        with EngineSession(MlxEngine(connect=connect), policy) as session:
+        with EngineSession(MlxEngine(load_spread=load_spread), policy) as session:
             within = settings.reading.first_word_within_s
             command = dataclasses.replace(turn.command, within_seconds=within, cite=options.cite)
             report = _report(turn.turn, conversation.conversation, options, load.only_quotes)

@@ -17,9 +17,11 @@ from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
 
 if TYPE_CHECKING:
-    from app.engine.sharded.model import Shards
+    from app.engine.cache.prefill import StepSize
+    from app.engine.model.loader import LoadedModel
     from app.protocol.commands import Load
     from app.protocol.hosts import HostMachine, Hosts
+    from app.sandbox.process import TextProcess
 
 
 def chosen_hosts(text: str | None) -> Hosts | None:
@@ -37,11 +39,14 @@ def chosen_hosts(text: str | None) -> Hosts | None:
     return requested_hosts(text)
 
 
-def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
-    """Implements the engine's `Connect`. Imports its packages only when a target is spread."""
+def load_spread(
+    command: Load, step: StepSize, stopped: Callable[[], bool], texts: TextProcess
+) -> LoadedModel:
+    """Implements the engine's `LoadSpread`. Imports its packages only when a target is spread."""
+    from app.engine.sharded.loading import load_sharded
     from app.hosts.cluster import Cluster
 
-    return Cluster(command, stopped)
+    return load_sharded(Cluster, command, step, stopped, texts)
 
 
 class HostsLook:

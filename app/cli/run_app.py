@@ -90,7 +90,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
 
     settings = SettingsFile(settings_path())
     models, problem = _pair(chosen, settings.settings)
-    from app.cli.hosts import HostsLook, connect
+    from app.cli.hosts import HostsLook, load_spread
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
@@ -107,7 +107,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     step = None
     if watched_by.restarted:  # in the conversation that was open
         news, attached, step = [AFTER_RESTART], (), RESTART_STEP
-    engine = MlxEngine(step, connect=connect)
+    engine = MlxEngine(step, load_spread=load_spread)
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
             engine,

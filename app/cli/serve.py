@@ -8,7 +8,7 @@ import sys
 
 from app.chat import wording
 from app.chat.engine_session import EngineSession
-from app.cli.hosts import chosen_hosts, connect
+from app.cli.hosts import chosen_hosts, load_spread
 from app.cli.main import RESTART
 from app.cli.options import add_hosts, add_kv_bits, add_models, whole
 from app.cli.settings import requested_load, user_settings
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     load = requested_load(options, settings, chosen_hosts(options.hosts))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
-    engine = MlxEngine(connect=connect)
+    engine = MlxEngine(load_spread=load_spread)
     with (
         listening_socket(options.host, options.port) as listening,
         EngineSession(engine, policy) as session,

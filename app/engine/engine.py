@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from app.engine.loaded_pair import LoadedPair
     from app.engine.memory.pressure import MemoryMonitor
     from app.engine.model.loader import ModelPair
-    from app.engine.pair_loader import Connect
+    from app.engine.pair_loader import LoadSpread
     from app.engine.scorers.choice import ChooseScorer
 
 IDLE_DELAY = 0.5
@@ -101,8 +101,8 @@ class MlxEngine:
 
     `step` is the prefill step in tokens (default: it is chosen for each model). `probe` measures
     memory, `power` tells whether the machine is on battery, and `backend` describes the device; the
-    defaults are those of this machine. `connect` opens connections to the machines of a sharded
-    target. `choose_scorer` replaces the choice of a scorer in benchmarks."""
+    defaults are those of this machine. `load_spread` loads a target over several machines.
+    `choose_scorer` replaces the choice of a scorer in benchmarks."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class MlxEngine:
         probe: MemoryProbe | None = None,
         power: PowerProbe | None = None,
         backend: Backend | None = None,
-        connect: Connect | None = None,
+        load_spread: LoadSpread | None = None,
         choose_scorer: ChooseScorer | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
-        self._backend, self._connect = backend, connect
+        self._backend, self._load_spread = backend, load_spread
         self._choose_scorer = choose_scorer
         self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
         self._order, self._numbers = itertools.count(), itertools.count(1)
@@ -330,7 +330,7 @@ class MlxEngine:
         self._lost = None
         self._unload_pair()
         pair = load_pair(
-            command, self._step, stopped, self._backend, self._connect, self._remembered
+            command, self._step, stopped, self._backend, self._load_spread, self._remembered
         )
         loaded, self._loaded_by = self._keep_loaded(pair), command
         pair.target.watch(partial(self._put, _CheckHosts()))

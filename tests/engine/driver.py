@@ -6,14 +6,15 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from app.engine.backend.device import Backend
 from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPressure
 from app.engine.engine import MlxEngine
-from app.engine.pair_loader import Connect
 from app.engine.scorers.choice import ChooseScorer
+from app.engine.sharded.loading import Connect, load_sharded
 from app.protocol.commands import Ask, CachePolicy, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import (
@@ -97,7 +98,7 @@ class Driver:
             step,
             self.probe,
             backend=backend,
-            connect=connect,
+            load_spread=None if connect is None else partial(load_sharded, connect),
             choose_scorer=choose_scorer,
         )
         self.events: list[Event] = []
