@@ -17,16 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.estimate.work import DENSE_WITHIN_SECONDS, MIN_SAVING, scoring_work, sparse_pays
 from app.protocol.commands import Ask
-from app.protocol.cost_model import (
-    DENSE_WITHIN_SECONDS,
-    MIN_SAVING,
-    AttentionWork,
-    Costs,
-    ReadPlan,
-    scoring_work,
-    sparse_pays,
-)
+from app.protocol.cost_model import AttentionWork, Costs, ReadPlan
 from app.protocol.events import Event, Finished, ModelInfo, Planned
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind

@@ -21,6 +21,7 @@ from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
+from app.estimate.work import scoring_work
 from app.models import catalogue, pairs, speedup, trash
 from app.models.cache import (
     Installed,
@@ -61,7 +62,7 @@ from app.models.text import (
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.paths import config_path, costs_path, data_path, display_path, shell_path
 from app.protocol.commands import CachePolicy
-from app.protocol.cost_model import AttentionWork, scoring_work
+from app.protocol.cost_model import AttentionWork
 from app.protocol.options import DEFAULT_KEEP_RATIO, DEMO_MODEL, BackgroundPolicy
 from app.protocol.reasons import Reason, ReasonCode
 from app.settings.definitions import KvBits
