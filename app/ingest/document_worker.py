@@ -29,6 +29,8 @@ class Request:
 
     kind: str = ""
     """A `Kind`; empty: a PDF or an archive, as the content tells."""
+    suffix: str = ""
+    """The end of the file's name."""
     wanted: str = ""
     """The pages of a PDF to read, such as `iv,5-10`; if it names something else, all are read."""
     recogniser: str = ""
@@ -127,7 +129,7 @@ def _convert(request: Request, data: bytes, output: IO[bytes]) -> int:
     from app.ingest.text import whole_characters
 
     try:
-        decoded = converted(Kind(request.kind), data, lambda: None)
+        decoded = converted(Kind(request.kind), request.suffix, data, lambda: None)
     except Rejected as rejected:
         _write(output, {"rejected": _fields(rejected)})
     else:

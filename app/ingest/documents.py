@@ -149,10 +149,12 @@ def pages_of(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Outline | N
     return Outline("page", range(1, found.total + 1), labels=found.labels) if found.total else None
 
 
-def converted_apart(kind: Kind, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def converted_apart(
+    kind: Kind, suffix: str, data: bytes, limits: ReadLimits, budget: ReadBudget
+) -> Decoded:
     """What `converted` returns, in a process with limits. Raises Rejected, and what `budget.check`
     raises."""
-    with _worker(Request(kind=kind.value), data, limits, budget) as worker:
+    with _worker(Request(kind=kind.value, suffix=suffix), data, limits, budget) as worker:
         status, written = worker.run()
     if status == 0:
         found = json.loads(written)

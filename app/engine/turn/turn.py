@@ -36,7 +36,7 @@ class Measured:
 def run_turn(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Measured:
     """Run a turn, and emit its events up to `Finished`. Raises PromptError, TurnError,
     NotEnoughMemory or LoadError; ShardsLost, with the rest of the turn in the clock's `interrupted`
-    if it had begun to read. Any other exception leaves the cache in an unknown state; drop it
+    if it was being read. Any other exception leaves the cache in an unknown state; drop it
     then."""
     clock = context.clock
     mx.reset_peak_memory()
