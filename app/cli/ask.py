@@ -22,7 +22,6 @@ from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
 from app.cli.hosts import chosen_hosts, connect
-from app.cli.main import INTERRUPTED
 from app.cli.options import (
     ANSWER,
     MAX_ANSWER,
@@ -35,6 +34,7 @@ from app.cli.options import (
 )
 from app.cli.report import MAX_LISTED, Report
 from app.cli.settings import requested_load, user_settings
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from app.cli.main import FAILED, HOSTS_VARIABLE
+from app.cli.status import FAILED, HOSTS_VARIABLE
 from app.errors import UserError
 from app.util import formatting
 from app.util.sanitize import sanitize_line

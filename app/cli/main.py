@@ -1,45 +1,17 @@
-"""Runs a command line.
-
-Each command is a module with `add_arguments(parser)`, which declares its options, and `run(args)`,
-which returns the exit status. Only the module of the command that is named is imported.
-"""
+"""Runs a command line. Only the module of the command that is named is imported."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from app.cli.status import BAD_INPUT, FAILED, HOSTS_VARIABLE, PIPE_CLOSED, Subcommand
 from app.errors import UserError
 
 if TYPE_CHECKING:
-    from app.cli.options import TopParser
-
-
-FAILED = 1
-"""A check found a fault, or standard output could not be written."""
-BAD_INPUT = 2
-RESTART = 75
-"""Only a new process can use the GPU again. It is EX_TEMPFAIL of sysexits.h, after which service
-managers start a server again."""
-INTERRUPTED = 128 + signal.SIGINT
-"""Stopped with Ctrl-C."""
-PIPE_CLOSED = 128 + signal.SIGPIPE
-"""The program that reads the output has ended."""
-
-
-HOSTS_VARIABLE = "SPECCHAT_HOSTS"
-
-
-class Subcommand(NamedTuple):
-    """`hosts`: whether the command uses the machines of --hosts."""
-
-    module: str
-    help: str
-    hosts: bool = False
-
+    from app.cli.parser import TopParser
 
 COMMANDS = {
     "ask": Subcommand("app.cli.ask", "answer one question and print the answer", hosts=True),
@@ -74,7 +46,7 @@ COMMANDS = {
 
 
 def parser() -> TopParser:
-    from app.cli.options import TopParser
+    from app.cli.parser import TopParser
 
     return TopParser(COMMANDS)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from app.chat import wording
 from app.cli.conversations import open_store
-from app.cli.main import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, pairs, speedup, trash

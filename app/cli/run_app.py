@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.main import RESTART
+from app.cli.status import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 

@@ -9,9 +9,9 @@ import sys
 from app.chat import wording
 from app.chat.engine_session import EngineSession
 from app.cli.hosts import chosen_hosts, connect
-from app.cli.main import RESTART
 from app.cli.options import add_hosts, add_kv_bits, add_models, whole
 from app.cli.settings import requested_load, user_settings
+from app.cli.status import RESTART
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.paths import config_path, costs_path, display_path

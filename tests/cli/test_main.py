@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import run_app
-from app.cli.main import BAD_INPUT, COMMANDS, parser, run
+from app.cli.main import COMMANDS, parser, run
+from app.cli.status import BAD_INPUT
 from tests.tables import slow, table
 
 
