@@ -499,10 +499,10 @@ def snapshots(folder: Path) -> Iterator[Trial]:
 @contextmanager
 def gguf(folder: Path) -> Iterator[Trial]:
     """GGUF files: summarised and converted, or refused."""
+    from app.extras.gguf.file import summarise
     from app.models.errors import ModelError
-    from app.models.gguf.file import summarise
-    from tests.models.gguf.making import NAMES, write_gguf
-    from tests.models.gguf.test_damaged import HEADER, converted, parse, wrong_files
+    from tests.extras.gguf.making import NAMES, write_gguf
+    from tests.extras.gguf.test_damaged import HEADER, converted, parse, wrong_files
 
     wholes = []
     for name in NAMES:

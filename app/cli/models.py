@@ -21,6 +21,7 @@ from app.cli.settings import user_settings
 from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
+from app.extras.gguf.file import parts_of, summarise
 from app.models import catalogue, pairs, speedup, trash
 from app.models.cache import (
     Installed,
@@ -44,7 +45,6 @@ from app.models.found import (
     missing_places,
     user_places,
 )
-from app.models.gguf.file import parts_of, summarise
 from app.models.hub import HubModel, default_hub_settings
 from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
@@ -412,7 +412,7 @@ def looks_like_gguf(name: str) -> bool:
 
 def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Display) -> int:
     """Convert the file, or the parts, in `options.name`. Raises ModelError."""
-    from app.models.gguf import convert  # slow: it loads numpy
+    from app.extras.gguf import convert  # slow: it loads numpy
 
     paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
     stop = Event()
@@ -434,7 +434,7 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
 
 def _pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
     """Install a model from its Python package, unless it is installed. Raises ModelError."""
-    from app.models.gguf.convert import ConversionStopped
+    from app.extras.gguf.convert import ConversionStopped
 
     if cache.find(model.repository) is not None:
         _tell(f"{model.repository} is already installed.")

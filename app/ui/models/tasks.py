@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.extras.gguf.file import GgufError, GgufSummary, summarise
 from app.models import catalogue, trash
-from app.models.gguf.file import GgufError, GgufSummary, summarise
 from app.models.library import Library, ModelDetails, find_model
 from app.models.unfinished import pause
 from app.ui.models.rows import RowKind, row_key

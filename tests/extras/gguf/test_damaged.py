@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from gguf.constants import GGMLQuantizationType
 
+from app.extras.gguf.convert import plan_conversion
+from app.extras.gguf.file import read_gguf, summarise
+from app.extras.gguf.weights import ErrorSum, convert
 from app.models.errors import ModelError
-from app.models.gguf.convert import plan_conversion
-from app.models.gguf.file import read_gguf, summarise
-from app.models.gguf.weights import ErrorSum, convert
-from tests.models.gguf.making import NAMES, write_gguf
+from tests.extras.gguf.making import NAMES, write_gguf
 from tests.patience import PATIENCE
 from tests.tables import table
 

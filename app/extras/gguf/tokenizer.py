@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
-from app.models.gguf.architectures import OTHER
-from app.models.gguf.file import GgufError, GgufFile
+from app.extras.gguf.architectures import OTHER
+from app.extras.gguf.file import GgufError, GgufFile
 
 _MAX_VOCABULARY, _MAX_TOKEN = 1_000_000, 4096
 

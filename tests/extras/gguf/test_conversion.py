@@ -14,15 +14,15 @@ from gguf import GGMLQuantizationType, quants
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
+from app.extras.gguf import convert
+from app.extras.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
 from app.models.cache import ModelCache, verify
 from app.models.errors import ModelError
-from app.models.gguf import convert
-from app.models.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
 from app.models.progress import ByteProgress
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 from tests import tiny
-from tests.models.gguf.making import NAMES, VOCABULARY, write_gguf
+from tests.extras.gguf.making import NAMES, VOCABULARY, write_gguf
 from tests.tables import slow, table
 
 IDS = mx.array([[5, 17, 200, 31, 64, 90, 3, 7, 111, 45, 22, 250]])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.models.gguf.file import GgufError, GgufFile, Tensor
+from app.extras.gguf.file import GgufError, GgufFile, Tensor
 
 OTHER = "use a model in mlx-lm's format, or another GGUF file"
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.extras.gguf.architectures import config_of, named_tensors
+from app.extras.gguf.file import GgufError, GgufFile, is_gguf, read_gguf
+from app.extras.gguf.tokenizer import has_template, special_ids, tokenizer_files
+from app.extras.gguf.weights import SAFETENSORS_BYTES, ErrorSum, TensorPlan, convert, plan
 from app.models.cache import ModelCache, is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError, disk_errors
-from app.models.gguf.architectures import config_of, named_tensors
-from app.models.gguf.file import GgufError, GgufFile, is_gguf, read_gguf
-from app.models.gguf.tokenizer import has_template, special_ids, tokenizer_files
-from app.models.gguf.weights import SAFETENSORS_BYTES, ErrorSum, TensorPlan, convert, plan
 from app.models.manifest import Manifest, ModelFile
 from app.models.progress import ByteProgress, ProgressMeter
 from app.models.unfinished import lock_model

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.models.gguf.architectures import OTHER
-from app.models.gguf.file import GgufError, GgufFile, Tensor
+from app.extras.gguf.architectures import OTHER
+from app.extras.gguf.file import GgufError, GgufFile, Tensor
 
 GROUP = 32
 """Numbers per group in those of ggml's types that MLX can store."""

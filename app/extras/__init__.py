@@ -1,0 +1,1 @@
+"""Parts of specchat that it runs without."""
