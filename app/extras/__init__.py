@@ -1,1 +1,48 @@
-"""Parts of specchat that it runs without."""
+"""The table of the extras: parts of specchat that it runs without.
+
+An extra is a module or a package in this folder. It may use all of the app, and the app uses it
+only through its door: an object that implements a protocol of the app. Nothing of an extra is
+imported before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from app.errors import UserError
+
+
+class Extra(NamedTuple):
+    """`purpose` completes "specchat cannot". `commands` are the fields of a `Subcommand` by the
+    command's name. `door` is `MODULE:NAME`, with the name of its module in this folder."""
+
+    name: str
+    purpose: str
+    commands: Mapping[str, tuple[str, str, bool]] = {}
+    door: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        spec = find_spec(f"{__name__}.{self.name}")
+        return spec is not None and spec.has_location  # a folder without files has none
+
+    @property
+    def missing(self) -> UserError:
+        return UserError(
+            f"This specchat cannot {self.purpose}",
+            f"install one with the extra `{self.name}`",
+        )
+
+    def open(self) -> Any:
+        """Import the door. Raises UserError if the extra is not installed."""
+        if not self.is_installed:
+            raise self.missing
+        module, _, name = self.door.partition(":")
+        return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
+EXTRAS = (GGUF,)

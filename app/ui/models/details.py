@@ -9,11 +9,11 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.extras.gguf.file import GgufSummary
 from app.models.across import FitAcross, fit_across
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit
+from app.models.formats import Summary
 from app.models.found import FoundModel, Kind, Program
 from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
@@ -69,11 +69,11 @@ def memory_lines(overview: ModelOverview, draft: DraftCandidate | None) -> list[
     return [*_memory_table(fit), *map(Content, verdict_sentences(fit)), *map(_warn, notes)]
 
 
-def found_text(found: FoundModel, summary: GgufSummary | str | None) -> Content:
+def found_text(found: FoundModel, summary: Summary | str | None) -> Content:
     """Details of another program's model that cannot be loaded as it is. `summary` is from its
     header, or says why that cannot be read; it is None if the header was not read."""
     lines = [_bold(found.name)]
-    if isinstance(summary, GgufSummary):
+    if isinstance(summary, Summary):
         lines += [_dim(text) for text in (summary.title, ", ".join(summary.facts())) if text]
     lines += _whereabouts(found)
     fault = found.fault or (summary if isinstance(summary, str) else None)

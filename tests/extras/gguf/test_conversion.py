@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from gguf import GGMLQuantizationType, quants
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
-from app.extras.gguf import convert
-from app.extras.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
+from app.extras.gguf.convert import joined, plan_conversion
 from app.models.cache import ModelCache, verify
 from app.models.errors import ModelError
+from app.models.formats import ConversionStopped, Converted
 from app.models.progress import ByteProgress
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
@@ -31,7 +32,7 @@ WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, 
 
 
 def converted(cache: ModelCache, path: Path, bits: int | None = None) -> Converted:
-    return install(plan_conversion([path], bits), cache)
+    return plan_conversion([path], bits).install(cache)
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
@@ -165,7 +166,7 @@ def test_what_mlx_cannot_hold_is_quantised_again_or_dequantised(
     right, errors = expected("qwen3", **WIDE), {}
     for bits in (None, 32, 8, 4):
         planned = plan_conversion([tmp_path / "tiny.gguf"], bits, f"bits-{bits}")
-        done = install(planned, cache)
+        done = planned.install(cache)
         errors[bits] = done.error
         size = sum(each.stat().st_size for each in done.folder.glob("*.safetensors"))
         assert abs(size - planned.size) < 20_000
@@ -179,7 +180,7 @@ def test_gemma_is_not_held_in_float16(tmp_path: Path, cache: ModelCache) -> None
     write_gguf(tmp_path / "tiny.gguf", "gemma3_text", kind="Q8_0", hidden_size=128)
     planned = plan_conversion([tmp_path / "tiny.gguf"])
     assert "keep their values, with scales rounded to bfloat16" in " ".join(planned.lines())
-    held = mx.load(str(install(planned, cache).folder / "model.safetensors"))
+    held = mx.load(str(planned.install(cache).folder / "model.safetensors"))
     assert {each.dtype for each in held.values()} == {mx.bfloat16, mx.uint32}
 
 
@@ -190,7 +191,7 @@ def test_it_is_installed_like_one_that_was_downloaded(tmp_path: Path, cache: Mod
     write_gguf(tmp_path / "A model's (1).Q8_0.gguf", "llama")
     seen: list[ByteProgress] = []
     planned = plan_conversion([tmp_path / "A model's (1).Q8_0.gguf"])
-    done = install(planned, cache, seen.append)
+    done = planned.install(cache, seen.append)
     assert done.repository == "local/A-model-s-1-.Q8_0"
     assert [each.repository for each in cache.installed()] == [done.repository]
     assert cache.installed()[0].fault is None
@@ -198,7 +199,7 @@ def test_it_is_installed_like_one_that_was_downloaded(tmp_path: Path, cache: Mod
     assert seen[-1].done == seen[-1].total == planned.size
     assert not (cache.app_folder / "conversions").exists()
     with pytest.raises(ModelError, match="is already installed"):
-        install(planned, cache)
+        planned.install(cache)
 
 
 def test_the_sampling_that_a_file_recommends_is_kept(tmp_path: Path, cache: ModelCache) -> None:
@@ -209,7 +210,7 @@ def test_the_sampling_that_a_file_recommends_is_kept(tmp_path: Path, cache: Mode
         "general.sampling.penalty_repeat": 1.05,
     }
     write_gguf(tmp_path / "m.gguf", values=values)
-    folder = install(plan_conversion([tmp_path / "m.gguf"]), cache).folder
+    folder = plan_conversion([tmp_path / "m.gguf"]).install(cache).folder
     expected = ModelSampling(0.6, top_k=20, repetition_penalty=1.05)
     assert read_generation_config(folder) == expected
 
@@ -217,10 +218,9 @@ def test_the_sampling_that_a_file_recommends_is_kept(tmp_path: Path, cache: Mode
 def test_cancelling_leaves_nothing(tmp_path: Path, cache: ModelCache) -> None:
     write_gguf(tmp_path / "tiny.gguf", "llama")
     seen: list[ByteProgress] = []
+    planned = plan_conversion([tmp_path / "tiny.gguf"])
     with pytest.raises(ConversionStopped):
-        install(
-            plan_conversion([tmp_path / "tiny.gguf"]), cache, seen.append, lambda: len(seen) > 5
-        )
+        planned.install(cache, seen.append, lambda: len(seen) > 5)
     assert cache.installed() == []
     assert [p for p in cache.folder.rglob("*") if p.is_file() and p.suffix != ".lock"] == []
 
@@ -230,9 +230,9 @@ def test_a_disk_that_is_too_small_is_said_before(
 ) -> None:
     write_gguf(tmp_path / "tiny.gguf", "llama")
     usage = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(ModelError, match=r"needs .* and 1\.0 MB is free"):
-        install(plan_conversion([tmp_path / "tiny.gguf"]), cache)
+        plan_conversion([tmp_path / "tiny.gguf"]).install(cache)
 
 
 def _in_bytes(path: Path) -> list[Path]:
@@ -247,7 +247,7 @@ def _in_bytes(path: Path) -> list[Path]:
 def test_parts_that_were_cut_anywhere_are_joined(tmp_path: Path, cache: ModelCache) -> None:
     write_gguf(tmp_path / "tiny.gguf", "llama")
     with joined(_in_bytes(tmp_path / "tiny.gguf"), cache) as paths:
-        done = install(plan_conversion(paths), cache)
+        done = plan_conversion(paths).install(cache)
     assert done.repository == "local/tiny"
     assert np.abs(logits(done.folder) - expected("llama")).max() < 1e-5
     assert not (cache.app_folder / "conversions").exists()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.chat.model_pairs import resolve_pair
-from app.extras.gguf.convert import ConversionStopped
 from app.models import packaged
 from app.models.cache import ModelCache
 from app.models.errors import ModelError
+from app.models.formats import ConversionStopped
 from app.models.library import Library
 from app.models.packaged import SMOLLM2
 from app.ui.app import SpecchatApp
