@@ -36,7 +36,7 @@ COMMANDS = {
     "doctor": Subcommand(
         "app.cli.doctor", "check the installation, and report versions, memory and folders"
     ),
-    "install-launcher": Subcommand("app.cli.launcher", "add specchat to the applications menu"),
+    "install-launcher": Subcommand("app.extras.launcher", "add specchat to the applications menu"),
     "bench": Subcommand("app.cli.bench", "measure how fast your models are on this machine"),
     "eval": Subcommand(
         "app.cli.evaluate",

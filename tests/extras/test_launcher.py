@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import launcher
-from app.cli.launcher import (
+from app.cli.main import run
+from app.errors import UserError
+from app.extras import launcher
+from app.extras.launcher import (
     Launcher,
     for_linux,
     for_mac,
@@ -23,8 +25,6 @@ from app.cli.launcher import (
     remove_launcher,
     write_launcher,
 )
-from app.cli.main import run
-from app.errors import UserError
 
 Kind = Callable[[Path, Path], Launcher]
 
