@@ -13,7 +13,7 @@ from app.errors import UserError
 if TYPE_CHECKING:
     from app.cli.parser import TopParser
 
-COMMANDS = {
+CORE = {
     "ask": Subcommand("app.cli.ask", "answer one question and print the answer", hosts=True),
     "conversations": Subcommand(
         "app.cli.conversations", "list, show, export and delete saved conversations"
@@ -36,19 +36,34 @@ COMMANDS = {
     "doctor": Subcommand(
         "app.cli.doctor", "check the installation, and report versions, memory and folders"
     ),
-    "install-launcher": Subcommand("app.extras.launcher", "add specchat to the applications menu"),
     "bench": Subcommand("app.cli.bench", "measure how fast your models are on this machine"),
     "eval": Subcommand(
         "app.cli.evaluate",
         "ask your models sparsely and in full, and compare the answers",
     ),
 }
+"""Commands that every specchat has."""
+
+
+def commands() -> dict[str, Subcommand]:
+    """All commands of this specchat."""
+    from app.extras import EXTRAS
+
+    added = {
+        name: Subcommand(*fields)
+        for extra in EXTRAS
+        if extra.is_installed
+        for name, fields in extra.commands.items()
+    }
+    return CORE | added
 
 
 def parser() -> TopParser:
     from app.cli.parser import TopParser
+    from app.extras import EXTRAS
 
-    return TopParser(COMMANDS)
+    missing = {name: extra.missing for extra in EXTRAS for name in extra.commands}
+    return TopParser(commands(), missing)
 
 
 def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
@@ -102,7 +117,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
         return run_app(StartOptions())
     args = parser().parse_args(arguments)
-    if args.hosts is not None and args.command and not COMMANDS[args.command].hosts:
+    if args.hosts is not None and args.command and not commands()[args.command].hosts:
         raise UserError(f"`specchat {args.command}` uses this machine only", "remove --hosts")
     status: int = args.run(args)
     return status

@@ -34,7 +34,10 @@ class TopParser(Parser):
     A file that has a command's name can be given as `./ask`.
     """
 
-    def __init__(self, commands: Mapping[str, Subcommand]) -> None:
+    def __init__(
+        self, commands: Mapping[str, Subcommand], missing: Mapping[str, UserError]
+    ) -> None:
+        """`missing` are the errors of commands that are in an extra which may not be installed."""
         super().__init__(
             prog="specchat",
             usage="%(prog)s [OPTION]... [PATH]...\n       %(prog)s [OPTION]... COMMAND ...",
@@ -49,6 +52,7 @@ class TopParser(Parser):
             run_app.add_arguments(parser)
             parser.set_defaults(run=run_app.run, command=None)
         self.set_defaults(paths=[])
+        self._missing = missing
         self._undeclared = dict(commands)
         """Modules of commands whose options are not declared yet, by command."""
         self._subcommands = self.add_subparsers(
@@ -73,13 +77,15 @@ class TopParser(Parser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Raises UserError for a word that is neither a command nor a path."""
+        """Raises UserError for a word that is neither a command of this specchat nor a path."""
         words = sys.argv[1:] if args is None else list(args)
         first = self._first_word(words)
         commands = self._subcommands.choices
         if first is None or first in commands:
             self.declare(first or "")
             return super().parse_known_args(words, namespace)
+        if first in self._missing:
+            raise self._missing[first]
         if _WORD.fullmatch(first) and not os.path.lexists(first):
             found = get_close_matches(first, commands, 1)
             advice = f"use `specchat {found[0]}`" if found else "name a file or a folder"

@@ -45,4 +45,9 @@ class Extra(NamedTuple):
 
 
 GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
-EXTRAS = (GGUF,)
+LAUNCHER = Extra(
+    "launcher",
+    "add itself to the applications menu",
+    {"install-launcher": ("app.extras.launcher", "add specchat to the applications menu", False)},
+)
+EXTRAS = (GGUF, LAUNCHER)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run_app
-from app.cli.main import COMMANDS, parser, run
+from app.cli.main import commands, parser, run
 from app.cli.status import BAD_INPUT
 from tests.tables import slow, table
 
@@ -113,7 +113,7 @@ def numeric_options() -> Iterator[tuple[str, ...]]:
                 yield *words, *needed, action.option_strings[-1]
 
     top = parser()
-    for name in COMMANDS:
+    for name in commands():
         top.declare(name)
     return walk(top, ())
 
