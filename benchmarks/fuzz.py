@@ -283,8 +283,8 @@ def requests(folder: Path) -> Iterator[Trial]:
     """Bodies of requests to the server, with an engine that plays a story."""
     import httpx2 as httpx
 
+    from tests.extras.serve.running import TOKEN, served
     from tests.fakes import FakeEngine, Story
-    from tests.serve.running import TOKEN, served
 
     parts = [
         {"type": "text", "text": "Who pays?"},

@@ -24,7 +24,9 @@ CORE = {
         "answer a question about a long file sparsely and in full, and compare",
     ),
     "serve": Subcommand(
-        "app.cli.serve", "serve your models over OpenAI- and Anthropic-compatible APIs", hosts=True
+        "app.extras.serve.command",
+        "serve your models over OpenAI- and Anthropic-compatible APIs",
+        hosts=True,
     ),
     "worker": Subcommand(
         "app.cli.worker", "run a worker that holds a shard of another machine's model"

@@ -91,8 +91,8 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     settings = SettingsFile(settings_path())
     models, problem = _pair(chosen, settings.settings)
     from app.cli.hosts import HostsLook, connect
-    from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
+    from app.extras.serve.inner_server import InnerServer
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
     from app.ui.terminal import capture_stderr, system_clipboard

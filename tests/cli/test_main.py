@@ -161,7 +161,7 @@ LATER = {
         ["app.protocol", "app.engine", "app.models", "app.cli.settings", "dataclasses", "textual"],
     ),
     "the app": (
-        "import app.ui.app, app.cli.inner_server, app.cli.hosts, app.cli.run_app\n"
+        "import app.ui.app, app.extras.serve.inner_server, app.cli.hosts, app.cli.run_app\n"
         "import app.engine.engine, app.hosts.hostfile",
         [
             "mlx",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from app.extras.serve.answers import ServedAnswer
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.protocol.commands import Ask
 from app.protocol.prompt import Message, Role
-from app.serve.answers import ServedAnswer
+from tests.extras.serve.running import ANSWER, LONG_TEXT, TOKEN, client
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client
 
 PASSAGE = "The code of gate 1 is 37."
 START = LONG_TEXT.index(PASSAGE)

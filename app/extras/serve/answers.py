@@ -18,6 +18,7 @@ from typing import Any
 from app.chat import reading_words, wording
 from app.chat.citations import Footnote, placed
 from app.chat.conversation import Question, Turn, not_read
+from app.extras.serve.fields import RequestError
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import AskedTurn, Engine, MakeAsk, OnAnswered
 from app.protocol.events import (
@@ -34,7 +35,6 @@ from app.protocol.events import (
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
-from app.serve.fields import RequestError
 from app.util.sanitize import sanitize_line
 
 RETRY_SECONDS = 5

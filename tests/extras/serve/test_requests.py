@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
-from app.serve import api, requests
-from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
-from app.serve.message_fields import ChatMessage, ContentPart
-from app.serve.requests import (
+from app.extras.serve import api, requests
+from app.extras.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
+from app.extras.serve.message_fields import ChatMessage, ContentPart
+from app.extras.serve.requests import (
     MAX_CONTAINERS,
     MAX_VALUES,
     ChatRequest,
@@ -28,9 +27,10 @@ from app.serve.requests import (
     to_ask,
     to_messages,
 )
+from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
 from app.settings.definitions import Settings
+from tests.extras.serve.running import chat, client, running
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import chat, client, running
 from tests.tables import table
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from app.engine.backend.memory import to_failed
+from app.extras.serve import api
+from app.extras.serve.answers import OURS
 from app.protocol.commands import Ask
 from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase
-from app.serve import api
-from app.serve.answers import OURS
+from tests.extras.serve.running import chat, client, events, running, until
 from tests.fakes import FakeEngine, Story, does_not_fit
-from tests.serve.running import chat, client, events, running, until
 from tests.tables import table
 
 CHAT = "/v1/chat/completions"
@@ -58,7 +58,7 @@ def test_a_failure_says_whose_it_is(failure: Failure, status: int, code: str | N
 def test_a_failure_after_the_stream_has_begun_is_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
+    monkeypatch.setattr("app.extras.serve.answers.PATIENCE", 0.05)
     engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=ODD))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address, client(address) as http:

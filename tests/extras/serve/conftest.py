@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.extras.serve.running import ANSWER, running
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import ANSWER, running
 
 
 @pytest.fixture

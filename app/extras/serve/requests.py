@@ -29,6 +29,25 @@ from pydantic import (
 from pydantic.json_schema import models_json_schema
 from pydantic_core import ErrorDetails
 
+from app.extras.serve.cutting import (
+    cut,
+    ends_with_command,
+    introduces,
+    message_asks,
+    names_rules,
+    text_document,
+    without_outer_names,
+)
+from app.extras.serve.fields import (
+    NO_LIMIT,
+    BadRequest,
+    RequestError,
+    Thoughts,
+    ignored,
+    refuse_unsupported,
+)
+from app.extras.serve.message_fields import ChatMessage, ContentPart, Fields, Item, Items
+from app.extras.serve.tool_texts import CALL, ToolResult, call_text, calls, has_media, key, label
 from app.protocol.commands import Ask
 from app.protocol.options import (
     AUTO_KEEP,
@@ -38,25 +57,6 @@ from app.protocol.options import (
     Sampling,
 )
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import (
-    cut,
-    ends_with_command,
-    introduces,
-    message_asks,
-    names_rules,
-    text_document,
-    without_outer_names,
-)
-from app.serve.fields import (
-    NO_LIMIT,
-    BadRequest,
-    RequestError,
-    Thoughts,
-    ignored,
-    refuse_unsupported,
-)
-from app.serve.message_fields import ChatMessage, ContentPart, Fields, Item, Items
-from app.serve.tool_texts import CALL, ToolResult, call_text, calls, has_media, key, label
 from app.settings.definitions import Settings
 from app.util.json_amount import is_too_much
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from app.serve.answers import AnswerPiece, ServedAnswer
-from app.serve.fields import BadRequest
-from app.serve.message_fields import Called, ChatMessage, ContentPart, Item, ToolCall
-from app.serve.requests import ResponsesRequest
-from app.serve.tool_texts import result_text
+from app.extras.serve.answers import AnswerPiece, ServedAnswer
+from app.extras.serve.fields import BadRequest
+from app.extras.serve.message_fields import Called, ChatMessage, ContentPart, Item, ToolCall
+from app.extras.serve.requests import ResponsesRequest
+from app.extras.serve.tool_texts import result_text
 
 DONE = "data: [DONE]\n\n"
 

@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.commands import Ask, DropConversation
-from app.protocol.events import Failed, Finished, HostsLost, Token
-from app.protocol.prompt import Message, Role
-from app.protocol.reasons import Failure, FailureKind
-from app.protocol.stats import FinishReason
-from app.serve.answers import (
+from app.extras.serve.answers import (
     MAX_CONVERSATIONS,
     Continuations,
     QueueFull,
@@ -29,9 +24,14 @@ from app.serve.answers import (
     StopFinder,
     log,
 )
-from app.serve.api import ServedPair, Server
+from app.extras.serve.api import ServedPair, Server
+from app.protocol.commands import Ask, DropConversation
+from app.protocol.events import Failed, Finished, HostsLost, Token
+from app.protocol.prompt import Message, Role
+from app.protocol.reasons import Failure, FailureKind
+from app.protocol.stats import FinishReason
+from tests.extras.serve.running import LIMIT, Words, chat, client, served, until
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import LIMIT, Words, chat, client, served, until
 
 
 @pytest.mark.parametrize("pieces", [["one END two"], ["one E", "N", "D two"], list("one END two")])

@@ -25,14 +25,8 @@ from starlette.middleware.cors import CORSMiddleware
 from app.chat import wording
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
-from app.models.cache import default_cache
-from app.protocol.commands import Ask, DropConversation, Load
-from app.protocol.engine import Engine, OnAnswered
-from app.protocol.events import Failed, Loaded
-from app.protocol.prompt import Document, Message, Role
-from app.protocol.reasons import too_long
-from app.serve import answers
-from app.serve.answers import (
+from app.extras.serve import answers
+from app.extras.serve.answers import (
     RETRY_SECONDS,
     AnswerFailed,
     AnswerPiece,
@@ -42,9 +36,9 @@ from app.serve.answers import (
     ServedAnswer,
     Waiting,
 )
-from app.serve.cutting import LONG, TAIL
-from app.serve.fields import BadRequest, RequestError
-from app.serve.formats import (
+from app.extras.serve.cutting import LONG, TAIL
+from app.extras.serve.fields import BadRequest, RequestError
+from app.extras.serve.formats import (
     AnthropicFormat,
     OpenAiFormat,
     Remembered,
@@ -52,8 +46,8 @@ from app.serve.formats import (
     conversation,
     error_body,
 )
-from app.serve.http import FAULT, REQUEST_IDS, Access, App, RequestLimits
-from app.serve.requests import (
+from app.extras.serve.http import FAULT, REQUEST_IDS, Access, App, RequestLimits
+from app.extras.serve.requests import (
     AnsweredRequest,
     ChatRequest,
     CompletionRequest,
@@ -69,6 +63,12 @@ from app.serve.requests import (
     to_ask,
     to_messages,
 )
+from app.models.cache import default_cache
+from app.protocol.commands import Ask, DropConversation, Load
+from app.protocol.engine import Engine, OnAnswered
+from app.protocol.events import Failed, Loaded
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import too_long
 
 WHOLE_SECONDS, BLANK_SECONDS = 60.0, 30.0
 """Seconds after which an answer that is not streamed gets its status and a blank, and seconds

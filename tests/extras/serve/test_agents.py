@@ -10,21 +10,21 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from app.engine.model.prompt import PromptBuilder
-from app.protocol.prompt import Message, Role
-from app.serve.fields import BadRequest
-from app.serve.formats import Remembered, conversation
-from app.serve.requests import (
+from app.extras.serve.fields import BadRequest
+from app.extras.serve.formats import Remembered, conversation
+from app.extras.serve.requests import (
     ChatRequest,
     MessagesRequest,
     ResponsesRequest,
     read_body,
     to_messages,
 )
-from app.serve.tool_texts import ToolResult
+from app.extras.serve.tool_texts import ToolResult
+from app.protocol.prompt import Message, Role
 from app.util.places import place_of
 from tests import tiny
+from tests.extras.serve.running import ANSWER, client, events
 from tests.fakes import FakeEngine
-from tests.serve.running import ANSWER, client, events
 from tests.tables import table
 
 RULES = "".join(f"- Rule {n}: leave file {n * 37 % 100} alone.\n" for n in range(150))

@@ -24,8 +24,8 @@ from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from app.errors import UserError
-from app.serve.answers import RequestQueue
-from app.serve.formats import error_body
+from app.extras.serve.answers import RequestQueue
+from app.extras.serve.formats import error_body
 from app.util.regular_files import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 

@@ -17,14 +17,14 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.engine.engine import MlxEngine
+from app.extras.serve.requests import Defaults
 from app.protocol.commands import CachePolicy
 from app.protocol.options import BackgroundPolicy, Sampling
-from app.serve.requests import Defaults
 from app.util.assets import assets_path
+from tests.extras.serve.running import ANSWER, TOKEN, chat, client, running
+from tests.extras.serve.test_citations import ASKED, CITED, PASSAGE
 from tests.fakes import FakeEngine, Story
 from tests.patience import ROUNDS
-from tests.serve.running import ANSWER, TOKEN, chat, client, running
-from tests.serve.test_citations import ASKED, CITED, PASSAGE
 
 LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")[:14_000]
 QUESTIONS = ('What does it say of "Basic Permissions"?', 'What does it say of "Source Code"?')

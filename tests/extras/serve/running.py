@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx2 as httpx
 
+from app.extras.serve.api import ServedPair, Server, TargetTokens, make_app
+from app.extras.serve.http import Access, HttpServer, listening_socket
+from app.extras.serve.requests import Defaults
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
-from app.serve.api import ServedPair, Server, TargetTokens, make_app
-from app.serve.http import Access, HttpServer, listening_socket
-from app.serve.requests import Defaults
 from tests.patience import PATIENCE
 
 ANSWER = "The tenant pays the rent on the first."

@@ -18,6 +18,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from app.extras.serve import api, requests
+from app.extras.serve import http as layer
+from app.extras.serve.requests import MAX_READERS
 from app.ingest import reader
 from app.ingest.records import ReadCancelled
 from app.models.cache import ModelCache
@@ -25,11 +28,7 @@ from app.protocol.commands import Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason
-from app.serve import api, requests
-from app.serve import http as layer
-from app.serve.requests import MAX_READERS
-from tests.fakes import FakeEngine, Story
-from tests.serve.running import (
+from tests.extras.serve.running import (
     ANSWER,
     LONG_TEXT,
     TOKEN,
@@ -40,6 +39,7 @@ from tests.serve.running import (
     running,
     until,
 )
+from tests.fakes import FakeEngine, Story
 from tests.tables import table
 
 
@@ -536,7 +536,7 @@ def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:
 
 
 def test_while_it_reads_the_connection_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.3)
+    monkeypatch.setattr("app.extras.serve.answers.PATIENCE", 0.3)
     engine = FakeEngine(Story(answer=ANSWER))
     engine.start_thread(lambda event: 0.1)  # it reads on all the time, faster than that
     body = chat(stream=True)

@@ -15,12 +15,12 @@ from typing import IO, Any
 import httpx2 as httpx
 import pytest
 
-from app.cli import serve
 from app.cli.main import run
+from app.extras.serve import command
+from app.extras.serve.api import TargetTokens
+from app.extras.serve.fields import BadRequest
 from app.hosts.shard import free_port
 from app.protocol.prompt import Message, Role
-from app.serve.api import TargetTokens
-from app.serve.fields import BadRequest
 from tests import tiny
 from tests.tables import table
 
@@ -55,7 +55,7 @@ def test_an_address_that_is_not_this_machines_is_one_sentence(
 
 def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     options = argparse.Namespace(host="0.0.0.0", port=1, allow_others=True)
-    serve._announce(options, "tiny", None, False)
+    command._announce(options, "tiny", None, False)
     assert "every machine that reaches this address, can send requests" in capsys.readouterr().err
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from app.protocol.stats import Phase
+from tests.extras.serve.running import ANSWER, TOKEN, chat, client, events, running, until
+from tests.extras.serve.test_faults import ODD
+from tests.extras.serve.test_responses import validator
 from tests.fakes import FakeEngine, Story, does_not_fit
-from tests.serve.running import ANSWER, TOKEN, chat, client, events, running, until
-from tests.serve.test_faults import ODD
-from tests.serve.test_responses import validator
 from tests.tables import table
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -27,10 +27,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
-    monkeypatch.setattr("app.serve.answers.EVENT_SECONDS", 0.15)
-    monkeypatch.setattr("app.serve.api.WHOLE_SECONDS", 0.1)
-    monkeypatch.setattr("app.serve.api.BLANK_SECONDS", 0.1)
+    monkeypatch.setattr("app.extras.serve.answers.PATIENCE", 0.05)
+    monkeypatch.setattr("app.extras.serve.answers.EVENT_SECONDS", 0.15)
+    monkeypatch.setattr("app.extras.serve.api.WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr("app.extras.serve.api.BLANK_SECONDS", 0.1)
 
 
 @pytest.fixture

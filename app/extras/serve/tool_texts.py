@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from app.extras.serve.cutting import LONG, reminders_apart, text_document
+from app.extras.serve.fields import BadRequest
+from app.extras.serve.message_fields import Called, ChatMessage
 from app.protocol.prompt import Message, Role
-from app.serve.cutting import LONG, reminders_apart, text_document
-from app.serve.fields import BadRequest
-from app.serve.message_fields import Called, ChatMessage
 
 LABEL = 100
 """Maximum characters of a tool's name, and of the argument that is shown with it."""

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from app.extras.serve import formats
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
-from app.serve import formats
+from tests.extras.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
+from tests.extras.serve.test_faults import ODD
 from tests.fakes import FakeEngine, Story, does_not_fit
-from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
-from tests.serve.test_faults import ODD
 from tests.tables import table
 
 THOUGHT = "Let me see."
@@ -144,7 +144,7 @@ def test_an_answer_that_is_cut_off_is_incomplete(
 
 
 def test_a_failure_is_the_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)  # the stream begins before it
+    monkeypatch.setattr("app.extras.serve.answers.PATIENCE", 0.05)  # the stream begins before it
     engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=ODD))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address:

@@ -14,17 +14,17 @@ import httpx2 as httpx
 import pytest
 
 from app.chat.model_pairs import resolve_pair
-from app.cli import inner_server, serve
-from app.cli.inner_server import InnerServer
 from app.engine.engine import MlxEngine
 from app.errors import UserError
+from app.extras.serve import command, inner_server
+from app.extras.serve.inner_server import InnerServer
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Finished, Loaded, Token
 from app.protocol.options import BackgroundPolicy
 from app.protocol.prompt import Message, Role
 from app.settings.definitions import Settings
 from tests import tiny
-from tests.serve.running import LONG_TEXT, until
+from tests.extras.serve.running import LONG_TEXT, until
 
 KEY = "specchat-key"
 
@@ -67,8 +67,8 @@ def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
         found = int(probe.getsockname()[1])
     monkeypatch.setattr(inner_server, "PORT", found)
     monkeypatch.setattr(inner_server, "config_path", lambda: tmp_path)
-    (tmp_path / serve.TOKEN_FILE).write_text(KEY)
-    (tmp_path / serve.TOKEN_FILE).chmod(0o600)
+    (tmp_path / command.TOKEN_FILE).write_text(KEY)
+    (tmp_path / command.TOKEN_FILE).chmod(0o600)
     return found
 
 

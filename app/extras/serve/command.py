@@ -14,10 +14,8 @@ from app.cli.settings import requested_load, user_settings
 from app.cli.status import RESTART
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.paths import config_path, costs_path, display_path
-from app.protocol.hosts import MAX_PORT
-from app.serve.api import Server, make_app, served_pair
-from app.serve.http import (
+from app.extras.serve.api import Server, make_app, served_pair
+from app.extras.serve.http import (
     Access,
     HttpServer,
     is_local,
@@ -25,7 +23,9 @@ from app.serve.http import (
     log_requests,
     read_token,
 )
-from app.serve.requests import defaults_of
+from app.extras.serve.requests import defaults_of
+from app.paths import config_path, costs_path, display_path
+from app.protocol.hosts import MAX_PORT
 from app.util.sanitize import sanitize_line
 
 TOKEN_FILE = "serve-token"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import UserError
-from app.serve.http import Access, is_local, read_token
+from app.extras.serve.http import Access, is_local, read_token
 from tests.tables import table
 
 

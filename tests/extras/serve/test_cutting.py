@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.extras.serve.cutting import LONG, cut
 from app.protocol.prompt import Document
-from app.serve.cutting import LONG, cut
 from app.util.places import place_of
 from tests.tables import table
 
