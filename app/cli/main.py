@@ -23,11 +23,6 @@ CORE = {
         "app.cli.demo",
         "answer a question about a long file sparsely and in full, and compare",
     ),
-    "serve": Subcommand(
-        "app.extras.serve.command",
-        "serve your models over OpenAI- and Anthropic-compatible APIs",
-        hosts=True,
-    ),
     "worker": Subcommand(
         "app.cli.worker", "run a worker that holds a shard of another machine's model"
     ),

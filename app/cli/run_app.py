@@ -92,7 +92,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     models, problem = _pair(chosen, settings.settings)
     from app.cli.hosts import HostsLook, connect
     from app.engine.engine import MlxEngine
-    from app.extras.serve.inner_server import InnerServer
+    from app.extras import SERVE
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
     from app.ui.terminal import capture_stderr, system_clipboard
@@ -123,7 +123,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == DEMO_MODEL,
             library=_library,
-            server=InnerServer(engine, lambda: settings.settings),
+            server=SERVE.open()(engine, lambda: settings.settings) if SERVE.is_installed else None,
             machines=None if models.hosts is None else HostsLook(models.hosts),
             watches=chosen.watch,
             opener=SystemOpener(),

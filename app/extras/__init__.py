@@ -50,4 +50,16 @@ LAUNCHER = Extra(
     "add itself to the applications menu",
     {"install-launcher": ("app.extras.launcher", "add specchat to the applications menu", False)},
 )
-EXTRAS = (GGUF, LAUNCHER)
+SERVE = Extra(
+    "serve",
+    "serve models to other programs",
+    {
+        "serve": (
+            "app.extras.serve.command",
+            "serve your models over OpenAI- and Anthropic-compatible APIs",
+            True,
+        )
+    },
+    door="serve.inner_server:InnerServer",
+)
+EXTRAS = (SERVE, GGUF, LAUNCHER)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from app.errors import UserError
 from app.paths import config_path, display_path
 from app.protocol.commands import Ask
-from app.protocol.engine import Engine, OnAnswered
+from app.protocol.engine import Engine, LocalServer, OnAnswered
 from app.protocol.events import Event, Loaded
 from app.settings.definitions import Settings
 
@@ -26,8 +26,8 @@ HOST, PORT = "127.0.0.1", 8321
 STOP_SECONDS = 1.0
 
 
-class InnerServer:
-    """Implements `LocalServer`. Requests use the app's pair, and the settings at the time when the
+class InnerServer(LocalServer):
+    """Requests use the app's pair, and the settings at the time when the
     server was started."""
 
     def __init__(self, engine: Engine, settings: Callable[[], Settings]) -> None:
