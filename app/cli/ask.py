@@ -39,8 +39,8 @@ from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError
+from app.extras.ocr import installed_recogniser
 from app.ingest.limits import ReadLimits
-from app.ingest.ocr import installed_recogniser
 from app.ingest.reader import STDIN, read
 from app.ingest.records import (
     RECOGNISABLE,

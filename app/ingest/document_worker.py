@@ -65,7 +65,7 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
     os.dup2(2, 1)  # libraries may print
     recogniser = None
     if request.recogniser:
-        from app.ingest.ocr import open_recogniser
+        from app.extras.ocr import open_recogniser
 
         recogniser = open_recogniser(request.recogniser)
     total = int(request.total_seconds) + 1

@@ -17,7 +17,7 @@ from app.errors import UserError
 from app.ingest.limits import ReadLimits
 from app.ingest.records import IngestError, ReadProgress, ReadResults
 from app.util.extras import install_command
-from tests.ingest.test_ocr import fake_rapidocr
+from tests.extras.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.extras.ocr import Line
 from app.ingest.line_ends import LineEnds
-from app.ingest.ocr import Line
 from app.ingest.parts import Part
 from app.ingest.pdf import PdfPages
 from app.ingest.reader import read

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets.text_area import Selection
 
 from app.errors import UserError
-from app.ingest.ocr import installed_recogniser
+from app.extras.ocr import installed_recogniser
 from app.ingest.records import RECOGNISABLE, Changes, IngestError, ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document, searched_paths

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.ingest import ocr
+from app.extras import ocr
+from app.extras.ocr import AppleVision, Line, installed_recogniser, text_of
 from app.ingest.limits import ReadLimits
-from app.ingest.ocr import AppleVision, Line, installed_recogniser, text_of
 from app.ingest.pdf import PdfPages
 from app.ingest.records import SkipReason
 from tests.ingest.helpers import intake, refusal, written
