@@ -33,7 +33,7 @@ class Extra(NamedTuple):
     def missing(self) -> UserError:
         return UserError(
             f"This specchat cannot {self.purpose}",
-            f"install one with the extra `{self.name}`",
+            f"install specchat with its extra `{self.name}`",
         )
 
     def open(self) -> Any:
@@ -45,6 +45,7 @@ class Extra(NamedTuple):
 
 
 GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
+OCR = Extra("ocr", "recognise text in pictures", door="ocr:RECOGNITION")
 LAUNCHER = Extra(
     "launcher",
     "add itself to the applications menu",
@@ -62,4 +63,4 @@ SERVE = Extra(
     },
     door="serve.inner_server:InnerServer",
 )
-EXTRAS = (SERVE, GGUF, LAUNCHER)
+EXTRAS = (SERVE, GGUF, OCR, LAUNCHER)

@@ -1,4 +1,4 @@
-"""Recognises the text of pages that are pictures (OCR), in the process of `document_worker.py`.
+"""Recognises the text of pages that are pictures, in the process of `document_worker.py`.
 
 On a Mac with Apple's Vision framework, elsewhere with RapidOCR, whose models are in its package.
 Both are optional.
@@ -6,12 +6,17 @@ Both are optional.
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Protocol
+
+from app.ingest.recognition import Recogniser, Recognition
 
 MAX_SIDE = 2000
 """Maximum width and height of a picture, in pixels. RapidOCR shrinks larger ones."""
@@ -46,8 +51,8 @@ class Line:
         return self.bottom - self.top
 
 
-class Recogniser(Protocol):
-    """Recognises the text in a picture, which is a bitmap of pypdfium2."""
+class Reader(Protocol):
+    """Reads the text in a picture, which is a bitmap of pypdfium2."""
 
     def lines(self, picture: Any) -> list[Line]: ...
 
@@ -84,35 +89,68 @@ class RapidOcr:
         ]
 
 
-def installed_recogniser() -> str:
-    """The package of the recogniser that is installed here; empty if none is."""
-    if sys.platform == "darwin" and find_spec("ocrmac") is not None:
-        return "ocrmac"
-    if find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None:
-        return "rapidocr"
-    return ""
+class PageRecogniser(Recogniser):
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def text(self, page: Any) -> str:
+        scale = min(MAX_SCALE, MAX_SIDE / max(*page.get_size(), 1))
+        picture = page.render(scale=scale)
+        try:
+            lines = [each for each in self._reader.lines(picture) if each.text.strip()]
+        finally:
+            picture.close()
+        return text_of(lines)
 
 
-def open_recogniser(package: str) -> Recogniser:
-    """Load a recogniser. From then on, this process cannot reach the network: RapidOCR would
-    download models that its package lacks."""
+class InstalledRecognition(Recognition):
+    def package(self) -> str:
+        if sys.platform == "darwin" and find_spec("ocrmac") is not None:
+            return "ocrmac"
+        if find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None:
+            return "rapidocr"
+        return ""
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("text recognition uses no network")
+    def install_command(self) -> str:
+        return _install_command()
 
-    socket.socket.connect = refuse  # type: ignore[method-assign]
-    return AppleVision() if package == "ocrmac" else RapidOcr()
+    def load(self, package: str) -> Recogniser:
+        """RapidOCR would download models that its package lacks."""
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError("text recognition uses no network")
+
+        socket.socket.connect = refuse  # type: ignore[method-assign]
+        return PageRecogniser(AppleVision() if package == "ocrmac" else RapidOcr())
 
 
-def recognised_text(page: Any, recogniser: Recogniser) -> str:
-    """The text in the picture of a page, which is a page of pypdfium2."""
-    scale = min(MAX_SCALE, MAX_SIDE / max(*page.get_size(), 1))
-    picture = page.render(scale=scale)
+RECOGNITION = InstalledRecognition()
+
+
+@cache
+def _install_command() -> str:
+    """Installs the packages of the optional dependencies `ocr` into the environment that runs."""
+    # These are slow to import.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
+
     try:
-        lines = [each for each in recogniser.lines(picture) if each.text.strip()]
-    finally:
-        picture.close()
-    return text_of(lines)
+        every = [Requirement(each) for each in requires("specchat") or ()]
+    except PackageNotFoundError:  # run from its folder, without being installed
+        every = []
+    wanted = [
+        str(each).partition(";")[0].strip()
+        for each in every
+        if each.marker is not None
+        and each.marker.evaluate({"extra": "ocr"})
+        and not each.marker.evaluate({"extra": ""})
+    ]
+    packages = [shlex.quote(each) for each in wanted] or ["'specchat[ocr]'"]
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is None and shutil.which("uv"):
+        return " ".join(["uv pip install --python", python, *packages])
+    return " ".join([python, "-m pip install", *packages])
 
 
 def text_of(lines: Sequence[Line]) -> str:

@@ -19,7 +19,6 @@ from itertools import accumulate, compress, groupby, pairwise
 from pathlib import Path
 from typing import IO
 
-from app.extras.ocr import installed_recogniser
 from app.ingest import document_worker
 from app.ingest.document_worker import Request
 from app.ingest.excerpt import Outline, check_pages, outline_of, page_ranges
@@ -28,6 +27,7 @@ from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.markdown import visible
 from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
 from app.ingest.process import run_bounded
+from app.ingest.recognition import installed_recogniser
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document

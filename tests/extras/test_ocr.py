@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.extras import ocr
-from app.extras.ocr import AppleVision, Line, installed_recogniser, text_of
+from app.extras.ocr import RECOGNITION, AppleVision, Line, PageRecogniser, text_of
 from app.ingest.limits import ReadLimits
 from app.ingest.pdf import PdfPages
 from app.ingest.records import SkipReason
@@ -106,13 +106,13 @@ def test_the_rows_of_a_table_stay_together() -> None:
 
 def test_only_pages_without_text_are_recognised() -> None:
     recogniser = Scripted(placed("Notice\x07 of three months.", 0, 0))
-    pages = PdfPages(assembled([NOTICE, PICTURE.encode(), b""]), recogniser)
+    pages = PdfPages(assembled([NOTICE, PICTURE.encode(), b""]), PageRecogniser(recogniser))
     parts = [pages.read(number) for number in range(3)]
     assert [each.text for each in parts][1:] == ["Notice of three months.", ""]
     assert [each.recognised for each in parts] == [False, True, False]
     assert [each.blank for each in parts] == [False, False, True]
     assert recogniser.pictures == 1
-    empty = PdfPages(pdf_of(""), Scripted(placed(" ", 0, 0))).read(0)
+    empty = PdfPages(pdf_of(""), PageRecogniser(Scripted(placed(" ", 0, 0)))).read(0)
     assert (empty.text, empty.recognised) == ("", False)
 
 
@@ -172,10 +172,10 @@ def test_vision_counts_from_the_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_package_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: set[str] = set()
     monkeypatch.setattr(ocr, "find_spec", lambda name: name if name in installed else None)
-    assert installed_recogniser() == ""
+    assert RECOGNITION.package() == ""
     installed |= {"rapidocr", "ocrmac"}
-    assert installed_recogniser() == ""
+    assert RECOGNITION.package() == ""
     installed.add("onnxruntime")
-    assert installed_recogniser() == "rapidocr"
+    assert RECOGNITION.package() == "rapidocr"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert installed_recogniser() == "ocrmac"
+    assert RECOGNITION.package() == "ocrmac"
