@@ -24,10 +24,11 @@ CORE = {
         "answer a question about a long file sparsely and in full, and compare",
     ),
     "worker": Subcommand(
-        "app.cli.worker", "run a worker that holds a shard of another machine's model"
+        "app.extras.hosts.worker_command",
+        "run a worker that holds a shard of another machine's model",
     ),
     "hosts": Subcommand(
-        "app.cli.hosts", "show the machines of --hosts and their links", hosts=True
+        "app.extras.hosts.command", "show the machines of --hosts and their links", hosts=True
     ),
     "settings": Subcommand("app.cli.settings", "print the settings and the path of their file"),
     "doctor": Subcommand(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.across import FitAcross, fit_across
+from app.extras.hosts.across import FitAcross, fit_across
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from app.cli.options import whole
 from app.errors import UserError
-from app.hosts.hostfile import VARIABLE
-from app.hosts.machine import own_addresses
-from app.hosts.worker import Worker
+from app.extras.hosts.hostfile import VARIABLE
+from app.extras.hosts.machine import own_addresses
+from app.extras.hosts.worker import Worker
 from app.paths import config_path
 from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host
 from app.util.regular_files import make_secret, read_secret

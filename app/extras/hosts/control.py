@@ -15,8 +15,8 @@ import psutil
 
 from app.chat import wording
 from app.engine.progress import LoadError, LoadStopped
-from app.hosts.machine import FREE_SHARE, machine_name, versions
-from app.hosts.wire import CHECK_SECONDS, Connection, Message, Seal, WireError, connect
+from app.extras.hosts.machine import FREE_SHARE, machine_name, versions
+from app.extras.hosts.wire import CHECK_SECONDS, Connection, Message, Seal, WireError, connect
 from app.protocol.hosts import Host, HostMachine, Hosts
 from app.protocol.reasons import FailureKind
 

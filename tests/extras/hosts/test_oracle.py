@@ -19,7 +19,7 @@ from tests import tiny
 from tests.engine.oracle import difference
 from tests.engine.test_random_conversations import Conversation
 from tests.engine.test_turns import FIRST, LATER, TOLERANCE, Chat, conversation
-from tests.hosts.machines import cluster
+from tests.extras.hosts.machines import cluster
 
 mlx_patches.install()
 ARCHITECTURES = ("llama", "qwen3", "qwen3_moe", "gpt_oss")

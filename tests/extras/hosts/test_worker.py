@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from app.hosts import worker
-from app.hosts.machine import content_fingerprint
-from app.hosts.wire import BUSY, Connection, Message, WireError, connect
-from app.hosts.worker import Worker
+from app.extras.hosts import worker
+from app.extras.hosts.machine import content_fingerprint
+from app.extras.hosts.wire import BUSY, Connection, Message, WireError, connect
+from app.extras.hosts.worker import Worker
 from tests import tiny
-from tests.hosts import fakes
-from tests.hosts.machines import KEY, LOOPBACK
+from tests.extras.hosts import fakes
+from tests.extras.hosts.machines import KEY, LOOPBACK
 
 RANK: dict[str, Any] = {"rank": 1, "ring": "[]", "name": "x"}
 

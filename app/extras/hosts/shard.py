@@ -1,4 +1,4 @@
-"""The process of one rank: `python -m app.hosts.shard FD MODEL FILES`.
+"""The process of one rank: `python -m app.extras.hosts.shard FD MODEL FILES`.
 
 `specchat worker` starts it, and the first machine starts one for its own shard. It reads the keys
 of its connection, if there are any, from standard input, and reports when it is ready to join the
@@ -31,7 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app.hosts.wire import Connection, Message, Seals, WireError
+from app.extras.hosts.wire import Connection, Message, Seals, WireError
 
 ALIVE_SECONDS = 1.0
 """Interval of keep-alive messages."""
@@ -54,7 +54,7 @@ class ShardProcess:
     """Starts and ends the process of a rank. The process takes over `connection`, and loads its
     shard of the model in the folder `model`. `ring` is the content of MLX's file of addresses."""
 
-    MODULE = "app.hosts.shard"
+    MODULE = "app.extras.hosts.shard"
 
     def __init__(self, connection: Connection, rank: int, ring: str, model: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(
@@ -71,7 +71,7 @@ class ShardProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             start_new_session=True,  # Ctrl+C in the terminal must reach only this process
         )
         assert self._process.stdin is not None

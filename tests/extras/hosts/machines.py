@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from app.hosts.cluster import Cluster
-from app.hosts.worker import Worker
+from app.extras.hosts.cluster import Cluster
+from app.extras.hosts.worker import Worker
 from app.protocol.commands import Load
 from app.protocol.hosts import Host, Hosts
 
@@ -35,7 +35,7 @@ def workers(count: int = 1, said: list[str] | None = None) -> Iterator[Hosts]:
 def cluster(folder: Path, ranks: int = 2, kv_bits: int | None = None) -> Iterator[Cluster]:
     """A model in this folder, spread over `ranks` processes. They may be silent for long, because
     other tests keep the cores busy."""
-    patient = mock.patch("app.hosts.cluster.LOST_SECONDS", 60.0)
+    patient = mock.patch("app.extras.hosts.cluster.LOST_SECONDS", 60.0)
     with patient, workers(ranks - 1) as hosts:
         loaded = Cluster(Load(str(folder), kv_bits=kv_bits, hosts=hosts), lambda: False)
         try:

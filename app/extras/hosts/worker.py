@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from app.errors import UserError
-from app.hosts.machine import FREE_SHARE, content_fingerprint, machine_name, versions
-from app.hosts.shard import LOST_SECONDS, ShardProcess, free_port
-from app.hosts.wire import Connection, Message, WireError, accept, refuse
+from app.extras.hosts.machine import FREE_SHARE, content_fingerprint, machine_name, versions
+from app.extras.hosts.shard import LOST_SECONDS, ShardProcess, free_port
+from app.extras.hosts.wire import Connection, Message, WireError, accept, refuse
 from app.models.cache import resolve_model
 from app.models.check import check_model
 from app.util.sanitize import sanitize_line

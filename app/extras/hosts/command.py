@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 def chosen_hosts(text: str | None) -> Hosts | None:
     """The machines named by `--hosts`, or else by the environment. Raises UserError."""
     if text is not None:
-        from app.hosts.hostfile import refuse_keys
+        from app.extras.hosts.hostfile import refuse_keys
 
         refuse_keys(text)
     else:
         text = os.environ.get(HOSTS_VARIABLE)
     if text is None:
         return None
-    from app.hosts.hostfile import requested_hosts
+    from app.extras.hosts.hostfile import requested_hosts
 
     return requested_hosts(text)
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
     """Implements the engine's `Connect`. Imports its packages only when a target is spread."""
-    from app.hosts.cluster import Cluster
+    from app.extras.hosts.cluster import Cluster
 
     return Cluster(command, stopped)
 
@@ -51,7 +51,7 @@ class HostsLook:
         self.hosts = hosts
 
     def look(self) -> list[HostMachine]:
-        from app.hosts.control import look_at_hosts
+        from app.extras.hosts.control import look_at_hosts
 
         return look_at_hosts(self.hosts)
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _known() -> Hosts:
     """All machines whose keys are stored. Raises UserError."""
-    from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
+    from app.extras.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
     from app.paths import config_path
 
     keys = read_keys(config_path() / KEYS_FILE)

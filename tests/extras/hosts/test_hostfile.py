@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import UserError
-from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys, requested_hosts
+from app.extras.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys, requested_hosts
 from app.paths import config_path
 from app.protocol.hosts import WORKER_PORT, Host
 from tests.tables import table

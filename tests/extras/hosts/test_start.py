@@ -20,16 +20,16 @@ from typing import Any
 import pytest
 
 from app.engine.progress import LoadError, LoadStopped
-from app.hosts import cluster, control, worker
-from app.hosts.cluster import Cluster, largest
-from app.hosts.shard import free_port
-from app.hosts.wire import Connection, Message, WireError
+from app.extras.hosts import cluster, control, worker
+from app.extras.hosts.cluster import Cluster, largest
+from app.extras.hosts.shard import free_port
+from app.extras.hosts.wire import Connection, Message, WireError
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
 from tests import tiny
-from tests.hosts import fakes
-from tests.hosts.fakes import DESCRIBED, FakeShard
-from tests.hosts.machines import LOOPBACK, workers
+from tests.extras.hosts import fakes
+from tests.extras.hosts.fakes import DESCRIBED, FakeShard
+from tests.extras.hosts.machines import LOOPBACK, workers
 from tests.patience import PATIENCE
 
 
@@ -243,7 +243,7 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
     here, there = socket.socketpair()
     entries = [[f"{LOOPBACK}:{free_port(LOOPBACK)}"] for _ in range(2)]
     (tmp_path / "hosts.json").write_text(json.dumps(entries))
-    script = "from app.hosts import shard; shard.JOIN_SECONDS = 0.5; shard.main()"
+    script = "from app.extras.hosts import shard; shard.JOIN_SECONDS = 0.5; shard.main()"
     variables = {"MLX_RANK": "0", "MLX_HOSTFILE": str(tmp_path / "hosts.json")}
     with there:
         process = subprocess.Popen(
@@ -284,7 +284,7 @@ def test_a_machine_that_imports_mlx_much_later_is_waited_for(
     def delayed(command: list[str], **more: Any) -> Any:
         if more["env"]["MLX_RANK"] == "1":
             late = (
-                "import sys, time; from app.hosts import shard; work = shard._work\n"
+                "import sys, time; from app.extras.hosts import shard; work = shard._work\n"
                 f"shard._work = lambda *all: (time.sleep({delay}), work(*all)); shard.main()"
             )
             command = [command[0], "-c", late, *command[3:]]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import worker
 from app.cli.main import run
-from app.hosts.wire import WireError, connect
+from app.extras.hosts import worker_command
+from app.extras.hosts.wire import WireError, connect
 from app.paths import config_path
 from tests.tables import table
 
@@ -40,7 +40,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_it_listens_only_where_it_is_asked_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker, "own_addresses", lambda: ADDRESSES)
+    monkeypatch.setattr(worker_command, "own_addresses", lambda: ADDRESSES)
     commands = "`specchat worker 192.168.1.7` (en0) or `specchat worker 10.0.0.5` (en5)."
     assert run(["worker"]) == 2
     refused = capsys.readouterr().err
@@ -49,7 +49,7 @@ def test_it_listens_only_where_it_is_asked_to(
     for everywhere in ("0.0.0.0", "[::]", ""):
         assert run(["worker", everywhere]) == 2
         assert "listens on one address only: " in capsys.readouterr().err
-    monkeypatch.setattr(worker, "own_addresses", list)
+    monkeypatch.setattr(worker_command, "own_addresses", list)
     assert run(["worker"]) == 2
     assert "connect this machine to a network first" in capsys.readouterr().err
 
@@ -83,7 +83,7 @@ def test_a_port_that_is_taken(home: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_key_that_cannot_be_read(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config_path() / worker.KEY_FILE
+    path = config_path() / worker_command.KEY_FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\xff\x00")
     assert run(["worker", "127.0.0.1", "--port", "0"]) == 2
@@ -99,14 +99,14 @@ def test_it_prints_what_to_type_and_ends_at_once(
         assert start == "On the first machine, type: "
         key, _, where = hosts.partition("@")
         address, _, port = where.partition(":")
-        path = config_path() / worker.KEY_FILE
+        path = config_path() / worker_command.KEY_FILE
         assert path.read_text().strip() == key
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with pytest.raises(WireError, match="its key is another one"):
             connect(address, int(port), "other")
         connect(address, int(port), key).close()
         assert process.stderr is not None
-        assert process.stderr.readline().rstrip() == worker.REMARK
+        assert process.stderr.readline().rstrip() == worker_command.REMARK
         said = process.stderr.readline()
         assert said[8:] == " 127.0.0.1 was refused: it has another key.\n"
         os.kill(process.pid, number)

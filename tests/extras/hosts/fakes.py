@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.hosts import cluster, worker
-from app.hosts.wire import Connection, Message, WireError
+from app.extras.hosts import cluster, worker
+from app.extras.hosts.wire import Connection, Message, WireError
 from tests.patience import PATIENCE
 
 DESCRIBED: dict[str, Any] = {

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from app.engine.progress import LoadStopped
-from app.hosts import wire
-from app.hosts.wire import Connection, Seals, WireError, accept, connect
+from app.extras.hosts import wire
+from app.extras.hosts.wire import Connection, Seals, WireError, accept, connect
 from tests.patience import PATIENCE
 from tests.tables import table
 

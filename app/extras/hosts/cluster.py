@@ -23,10 +23,16 @@ from typing import Any, NamedTuple
 
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.engine.sharded.model import Operation
-from app.hosts.control import Check, HostControl, start_check
-from app.hosts.machine import content_fingerprint
-from app.hosts.shard import ALIVE_SECONDS, JOIN_SECONDS, LOST_SECONDS, ShardProcess, free_port
-from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError
+from app.extras.hosts.control import Check, HostControl, start_check
+from app.extras.hosts.machine import content_fingerprint
+from app.extras.hosts.shard import (
+    ALIVE_SECONDS,
+    JOIN_SECONDS,
+    LOST_SECONDS,
+    ShardProcess,
+    free_port,
+)
+from app.extras.hosts.wire import CHECK_SECONDS, Connection, Message, WireError
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts
 from app.protocol.reasons import Data, FailureKind

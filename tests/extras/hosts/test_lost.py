@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.hosts import cluster
-from app.hosts.cluster import Cluster, RingState, RingWatch
+from app.extras.hosts import cluster
+from app.extras.hosts.cluster import Cluster, RingState, RingWatch
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts
@@ -22,7 +22,7 @@ from benchmarks.machines import relayed
 from benchmarks.relay import Relay
 from tests import tiny
 from tests.engine.driver import Driver, question
-from tests.hosts.machines import workers
+from tests.extras.hosts.machines import workers
 from tests.patience import PATIENCE
 
 NOTICED_SECONDS = 5.0 * PATIENCE
@@ -59,7 +59,7 @@ def shards() -> dict[str, psutil.Process]:
     found = {}
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # also one that has ended, but was not waited for yet
-            if "app.hosts.shard" in each.cmdline():
+            if "app.extras.hosts.shard" in each.cmdline():
                 found[each.environ()["MLX_RANK"]] = each
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.models import across
+from app.extras.hosts import across
 from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize, cache_bytes
 from app.protocol.hosts import HostMachine

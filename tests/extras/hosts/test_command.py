@@ -14,14 +14,14 @@ from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
 from app.engine.cache.sizes import Transient
-from app.hosts.cluster import RankMemory
+from app.extras.hosts.cluster import RankMemory
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from app.protocol.reasons import Failure, FailureKind
 from tests import tiny
-from tests.hosts import fakes
-from tests.hosts.fakes import DESCRIBED, FakeShard
-from tests.hosts.machines import workers
+from tests.extras.hosts import fakes
+from tests.extras.hosts.fakes import DESCRIBED, FakeShard
+from tests.extras.hosts.machines import workers
 from tests.tables import table
 
 
