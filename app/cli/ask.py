@@ -21,6 +21,7 @@ from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
+from app.cli.machines import chosen_hosts, connect
 from app.cli.options import (
     ANSWER,
     MAX_ANSWER,
@@ -38,7 +39,6 @@ from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.extras.hosts.command import chosen_hosts, connect
 from app.ingest.limits import ReadLimits
 from app.ingest.reader import STDIN, read
 from app.ingest.recognition import install_advice, installed_recogniser

@@ -23,13 +23,6 @@ CORE = {
         "app.cli.demo",
         "answer a question about a long file sparsely and in full, and compare",
     ),
-    "worker": Subcommand(
-        "app.extras.hosts.worker_command",
-        "run a worker that holds a shard of another machine's model",
-    ),
-    "hosts": Subcommand(
-        "app.extras.hosts.command", "show the machines of --hosts and their links", hosts=True
-    ),
     "settings": Subcommand("app.cli.settings", "print the settings and the path of their file"),
     "doctor": Subcommand(
         "app.cli.doctor", "check the installation, and report versions, memory and folders"

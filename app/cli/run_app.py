@@ -45,7 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.extras.hosts.command import chosen_hosts
+    from app.cli.machines import chosen_hosts
 
     hosts = chosen_hosts(args.hosts)
     chosen = StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths, args.watch)
@@ -90,9 +90,9 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
 
     settings = SettingsFile(settings_path())
     models, problem = _pair(chosen, settings.settings)
+    from app.cli.machines import connect, machines
     from app.engine.engine import MlxEngine
     from app.extras import SERVE
-    from app.extras.hosts.command import HostsLook, connect
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
     from app.ui.terminal import capture_stderr, system_clipboard
@@ -124,7 +124,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
             show_welcome=models.names[0] == DEMO_MODEL,
             library=_library,
             server=SERVE.open()(engine, lambda: settings.settings) if SERVE.is_installed else None,
-            machines=None if models.hosts is None else HostsLook(models.hosts),
+            machines=machines(models.hosts),
             watches=chosen.watch,
             opener=SystemOpener(),
         )

@@ -45,6 +45,23 @@ class Extra(NamedTuple):
 
 
 GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
+HOSTS = Extra(
+    "hosts",
+    "spread a model over several machines",
+    {
+        "worker": (
+            "app.extras.hosts.worker_command",
+            "run a worker that holds a shard of another machine's model",
+            False,
+        ),
+        "hosts": (
+            "app.extras.hosts.command",
+            "show the machines of --hosts and their links",
+            True,
+        ),
+    },
+    door="hosts.spreading:SPREADING",
+)
 OCR = Extra("ocr", "recognise text in pictures", door="ocr:RECOGNITION")
 LAUNCHER = Extra(
     "launcher",
@@ -63,4 +80,4 @@ SERVE = Extra(
     },
     door="serve.inner_server:InnerServer",
 )
-EXTRAS = (SERVE, GGUF, OCR, LAUNCHER)
+EXTRAS = (SERVE, HOSTS, GGUF, OCR, LAUNCHER)

@@ -33,10 +33,10 @@ from textual.widgets import TextArea
 
 from app.errors import UserError
 from app.extras import SERVE
+from app.models.machines import Machines
 from app.protocol.commands import Ask, Close, Load
 from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import Event
-from app.protocol.hosts import Machines
 from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
 from app.store.records import ConversationRecord

@@ -161,8 +161,8 @@ LATER = {
         ["app.protocol", "app.engine", "app.models", "app.cli.settings", "dataclasses", "textual"],
     ),
     "the app": (
-        "import app.ui.app, app.cli.run_app, app.engine.engine\n"
-        "import app.extras.serve.inner_server, app.extras.hosts.command, app.extras.hosts.hostfile",
+        "import app.ui.app, app.cli.run_app, app.engine.engine, app.extras.serve.inner_server\n"
+        "import app.extras.hosts.spreading, app.extras.hosts.hostfile",
         [
             "mlx",
             "mlx_lm",

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.estimate.memory import BUDGET_SHARE
 from app.models.architecture import Architecture, Config, Layer
 from app.models.fit import Machine, ModelSize, fit, mac_with
+from app.models.machines import FitAcross
 from app.protocol.hosts import HostMachine
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
@@ -75,20 +76,6 @@ def shard_size(target: ModelSize, ranks: int) -> ModelSize:
     shard = shard_of(target.architecture, ranks)
     share = shard.parameters / target.architecture.parameters
     return ModelSize(target.name, shard, math.ceil(target.weight_bytes * share))
-
-
-@dataclass(frozen=True, slots=True)
-class FitAcross:
-    """A target on `ranks` machines, with the draft on the first. `max_tokens` is the longest prompt
-    that can be read in full, `max_sparse_tokens` the longest that can be read sparsely; 0 if the
-    target does not fit. `problem` is a clause that says why it cannot be spread."""
-
-    ranks: int
-    weight_bytes: int
-    """On each machine."""
-    max_tokens: int
-    max_sparse_tokens: int
-    problem: str = ""
 
 
 def fit_across(

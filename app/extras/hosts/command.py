@@ -1,59 +1,23 @@
-"""`--hosts`, and `specchat hosts`: the machines that a target is spread over."""
+"""`specchat hosts`: shows the machines that a target is spread over."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.cli.status import FAILED, HOSTS_VARIABLE
+from app.cli.machines import chosen_hosts
+from app.cli.status import FAILED
 from app.errors import UserError
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
 
 if TYPE_CHECKING:
-    from app.engine.sharded.model import Shards
-    from app.protocol.commands import Load
     from app.protocol.hosts import HostMachine, Hosts
-
-
-def chosen_hosts(text: str | None) -> Hosts | None:
-    """The machines named by `--hosts`, or else by the environment. Raises UserError."""
-    if text is not None:
-        from app.extras.hosts.hostfile import refuse_keys
-
-        refuse_keys(text)
-    else:
-        text = os.environ.get(HOSTS_VARIABLE)
-    if text is None:
-        return None
-    from app.extras.hosts.hostfile import requested_hosts
-
-    return requested_hosts(text)
-
-
-def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
-    """Implements the engine's `Connect`. Imports its packages only when a target is spread."""
-    from app.extras.hosts.cluster import Cluster
-
-    return Cluster(command, stopped)
-
-
-class HostsLook:
-    """Implements `Machines`. Imports its packages only when it measures."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self.hosts = hosts
-
-    def look(self) -> list[HostMachine]:
-        from app.extras.hosts.control import look_at_hosts
-
-        return look_at_hosts(self.hosts)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -72,7 +36,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table of this and the other machines. Return the exit status, 1 if one cannot be
     used."""
-    machines = HostsLook(chosen_hosts(args.machines or args.hosts) or _known()).look()
+    from app.extras.hosts.control import look_at_hosts
+
+    machines = look_at_hosts(chosen_hosts(args.machines or args.hosts) or _known())
     out = sys.stdout
     if args.json:
         out.write(json.dumps([dataclasses.asdict(each) for each in machines], indent=2) + "\n")

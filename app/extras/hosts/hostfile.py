@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.cli.status import HOSTS_VARIABLE
 from app.errors import UserError
 from app.paths import config_path
 from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host, Hosts
 from app.util.regular_files import read_file, write_private
 
-VARIABLE = "SPECCHAT_HOSTS"
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Size limit of the file with the keys."""
@@ -46,7 +46,7 @@ def refuse_keys(text: str) -> None:
     if "@" in text:
         raise UserError(
             "A key in a command is visible to every user of this machine",
-            f"write {VARIABLE}=KEY@ADDRESS before the command, once: specchat stores the key",
+            f"write {HOSTS_VARIABLE}=KEY@ADDRESS before the command, once: specchat stores the key",
         )
 
 

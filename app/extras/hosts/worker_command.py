@@ -11,8 +11,8 @@ from types import FrameType
 from typing import NoReturn
 
 from app.cli.options import whole
+from app.cli.status import HOSTS_VARIABLE
 from app.errors import UserError
-from app.extras.hosts.hostfile import VARIABLE
 from app.extras.hosts.machine import own_addresses
 from app.extras.hosts.worker import Worker
 from app.paths import config_path
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     lending = Worker(address, args.port, key, _say)
     try:
         hosts = f"{key}@{Host(address, lending.port).name}"
-        sys.stdout.write(f"On the first machine, type: {VARIABLE}={hosts} specchat\n")
+        sys.stdout.write(f"On the first machine, type: {HOSTS_VARIABLE}={hosts} specchat\n")
         sys.stdout.flush()
         sys.stderr.write(f"{REMARK}\n")
         lending.run()

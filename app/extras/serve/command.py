@@ -8,12 +8,12 @@ import sys
 
 from app.chat import wording
 from app.chat.engine_session import EngineSession
+from app.cli.machines import chosen_hosts, connect
 from app.cli.options import add_hosts, add_kv_bits, add_models, whole
 from app.cli.settings import requested_load, user_settings
 from app.cli.status import RESTART
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.extras.hosts.command import chosen_hosts, connect
 from app.extras.serve.api import Server, make_app, served_pair
 from app.extras.serve.http import (
     Access,
