@@ -1,8 +1,8 @@
 """The table of the extras: parts of specchat that it runs without.
 
-An extra is a module or a package in this folder. It may use all of the app, and the app uses it
-only through its door: an object that implements a protocol of the app. Nothing of an extra is
-imported before it is used.
+An extra is a module or a package in this folder. It may import all of the app. The app uses it
+through its commands and its door, an object that implements a protocol of the app. Nothing of an
+extra is imported before it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.errors import UserError
 
 class Extra(NamedTuple):
     """`purpose` completes "specchat cannot". `commands` are the fields of a `Subcommand` by the
-    command's name. `door` is `MODULE:NAME`, with the name of its module in this folder."""
+    command's name. `door` is `MODULE:NAME`; the module is in this folder."""
 
     name: str
     purpose: str
@@ -27,7 +27,7 @@ class Extra(NamedTuple):
     @property
     def is_installed(self) -> bool:
         spec = find_spec(f"{__name__}.{self.name}")
-        return spec is not None and spec.has_location  # a folder without files has none
+        return spec is not None and spec.has_location  # a folder without an __init__.py has none
 
     @property
     def missing(self) -> UserError:
@@ -44,7 +44,18 @@ class Extra(NamedTuple):
         return getattr(import_module(f"{__name__}.{module}"), name)
 
 
-GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
+SERVE = Extra(
+    "serve",
+    "serve models to other programs",
+    {
+        "serve": (
+            "app.extras.serve.command",
+            "serve your models over OpenAI- and Anthropic-compatible APIs",
+            True,
+        )
+    },
+    door="serve.inner_server:InnerServer",
+)
 HOSTS = Extra(
     "hosts",
     "spread a model over several machines",
@@ -62,22 +73,11 @@ HOSTS = Extra(
     },
     door="hosts.spreading:SPREADING",
 )
+GGUF = Extra("gguf", "convert GGUF files", door="gguf.format:FORMAT")
 OCR = Extra("ocr", "recognise text in pictures", door="ocr:RECOGNITION")
 LAUNCHER = Extra(
     "launcher",
     "add itself to the applications menu",
     {"install-launcher": ("app.extras.launcher", "add specchat to the applications menu", False)},
-)
-SERVE = Extra(
-    "serve",
-    "serve models to other programs",
-    {
-        "serve": (
-            "app.extras.serve.command",
-            "serve your models over OpenAI- and Anthropic-compatible APIs",
-            True,
-        )
-    },
-    door="serve.inner_server:InnerServer",
 )
 EXTRAS = (SERVE, HOSTS, GGUF, OCR, LAUNCHER)

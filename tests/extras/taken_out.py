@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+SMOLLM2 = "local/smollm2-135m-instruct"
 USES = {
-    "serve": ["serve"],
-    "hosts": ["ask", "--hosts", "10.0.0.2", "Why?"],
-    "gguf": ["models", "add", "tiny.gguf"],
-    "ocr": ["ask", "--ocr", "-f", "scan.pdf", "Why?"],
-    "launcher": ["install-launcher"],
+    "serve": ("serve", "serve --port 1234"),
+    "hosts": ("hosts", "worker 127.0.0.1", "ask --hosts 10.0.0.2 Why?", "--hosts 10.0.0.2"),
+    "gguf": ("models add tiny.gguf", "models show tiny.gguf", f"models pull {SMOLLM2}"),
+    "ocr": ("ask --ocr -f scan.pdf Why?",),
+    "launcher": ("install-launcher", "install-launcher --remove"),
 }
-"""A command that needs the extra."""
+"""Commands that need the extra."""
 
 
 def use_tree(tree: str) -> None:
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
             "help": typed(["--help"]),
             "app": started("f5" if extra == "serve" else ""),
             "loaded": [name for name in sys.modules if name.startswith("app.extras.")],
-            "use": typed(USES[extra]),
+            "uses": [typed(words.split()) for words in USES[extra]],
             "modules": imported(),
         }
     print(json.dumps(found))

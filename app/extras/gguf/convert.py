@@ -59,7 +59,7 @@ _SAMPLING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class GgufConversion:
     """A plan: what will be converted, and how. `size` is the number of bytes to write."""
 
     gguf: GgufFile
@@ -118,7 +118,7 @@ class Conversion:
 
 def plan_conversion(
     paths: Sequence[Path], bits: int | None = None, name: str | None = None
-) -> Conversion:
+) -> GgufConversion:
     """Read a GGUF file (or the first of several parts) and plan its conversion. `bits` (4, 8 or 16)
     is used for weights that MLX cannot store unchanged; with 32 everything is dequantised. Takes a
     second or two. Raises ModelError."""
@@ -137,7 +137,7 @@ def plan_conversion(
             "use letters, digits, dots, dashes and underscores",
         )
     generation = _generation_config(gguf)
-    return Conversion(
+    return GgufConversion(
         gguf, repository, config, tokenizer, tokenizer_config, generation, plans, total
     )
 
@@ -189,7 +189,7 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
 class _ModelWriter:
     def __init__(
         self,
-        conversion: Conversion,
+        conversion: GgufConversion,
         cache: ModelCache,
         folder: Path,
         on_progress: Callable[[ByteProgress], object],
