@@ -7,17 +7,17 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from app.cli.machines import chosen_hosts
 from app.cli.status import FAILED
 from app.errors import UserError
+from app.extras.hosts.control import look_at_hosts
+from app.extras.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
+from app.paths import config_path
+from app.protocol.hosts import HostMachine, Hosts
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 from app.util.tables import TextTable
-
-if TYPE_CHECKING:
-    from app.protocol.hosts import HostMachine, Hosts
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -36,8 +36,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table of this and the other machines. Return the exit status, 1 if one cannot be
     used."""
-    from app.extras.hosts.control import look_at_hosts
-
     machines = look_at_hosts(chosen_hosts(args.machines or args.hosts) or _known())
     out = sys.stdout
     if args.json:
@@ -52,9 +50,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _known() -> Hosts:
     """All machines whose keys are stored. Raises UserError."""
-    from app.extras.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
-    from app.paths import config_path
-
     keys = read_keys(config_path() / KEYS_FILE)
     if not keys:
         raise UserError(
