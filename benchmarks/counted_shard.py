@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.engine.backend import blas
-from app.hosts import shard
+from app.extras.hosts import shard
 
 
 class Traffic:

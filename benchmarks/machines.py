@@ -23,7 +23,7 @@ from benchmarks.shapes import save_target
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection as Pipe
 
-    from app.hosts.cluster import Cluster
+    from app.extras.hosts.cluster import Cluster
     from app.protocol.commands import Load
     from app.protocol.stats import Statistics
 
@@ -125,9 +125,9 @@ class Machine:
         from app.chat.engine_session import EngineSession
         from app.engine.engine import MlxEngine
         from app.engine.sharded.loading import load_sharded
-        from app.hosts.control import look_at_hosts
-        from app.hosts.shard import ShardProcess
-        from app.hosts.worker import Worker
+        from app.extras.hosts.control import look_at_hosts
+        from app.extras.hosts.shard import ShardProcess
+        from app.extras.hosts.worker import Worker
         from app.protocol.commands import CachePolicy, Load
         from app.protocol.hosts import Host, Hosts
 
@@ -156,7 +156,7 @@ class Machine:
         self._stack.close()
 
     def _connect(self, relay: Relay | None, command: Load, stopped: Any) -> Cluster:
-        from app.hosts.cluster import Cluster
+        from app.extras.hosts.cluster import Cluster
 
         kind = Cluster if relay is None else relayed(relay)
         self._cluster = kind(command, stopped)
@@ -211,7 +211,7 @@ class Machine:
 
 def relayed(relay: Relay) -> type[Cluster]:
     """A Cluster class whose ranks exchange their sums through the relay."""
-    from app.hosts.cluster import Cluster
+    from app.extras.hosts.cluster import Cluster
 
     class Relayed(Cluster):
         def ring_file(self, rank: int, ring: list[str]) -> str:

@@ -67,9 +67,9 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
     os.dup2(2, 1)  # libraries may print
     recogniser = None
     if request.recogniser:
-        from app.ingest.ocr import open_recogniser
+        from app.ingest.recognition import load_recogniser
 
-        recogniser = open_recogniser(request.recogniser)
+        recogniser = load_recogniser(request.recogniser)
     total = int(request.total_seconds) + 1
     confine.confine(request.max_bytes + _MIB, total, may_thread=recogniser is not None)
     if request.kind and request.kind not in FLAT:

@@ -25,9 +25,9 @@ from app.ingest.excerpt import Outline, check_pages, outline_of, page_ranges
 from app.ingest.kinds import SUFFIXES, Kind, kind_of, refused_archive, suffix_of
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.markdown import visible
-from app.ingest.ocr import installed_recogniser
 from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
 from app.ingest.process import run_bounded
+from app.ingest.recognition import installed_recogniser
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document

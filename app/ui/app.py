@@ -32,10 +32,11 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.errors import UserError
+from app.extras import SERVE
+from app.models.machines import Machines
 from app.protocol.commands import Ask, Close, Load
 from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import Event
-from app.protocol.hosts import Machines
 from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
 from app.store.records import ConversationRecord
@@ -466,7 +467,9 @@ class SpecchatApp(App[None]):
             )
 
     def action_serve(self) -> None:
-        if self._server is not None:
+        if self._server is None:
+            self.chat.notice.show(str(SERVE.missing))
+        else:
             start_task(self, partial(self._switch_server, self._server), "server", exclusive=True)
 
     async def _switch_server(self, server: LocalServer) -> None:

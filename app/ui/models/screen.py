@@ -23,13 +23,14 @@ from app.models.embedded import EMBEDDED
 from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
 from app.models.library import Library, default_library
+from app.models.machines import Machines
 from app.models.packaged import find_packaged
 from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
 from app.models.text import memory_heading
 from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
-from app.protocol.hosts import HostMachine, Hosts, Machines
+from app.protocol.hosts import HostMachine, Hosts
 from app.protocol.memory import MemoryStats
 from app.settings.definitions import find
 from app.store.records import AnswerStats
@@ -315,7 +316,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return []
         if not self._seen_machines:
             return [Content("Looking at the other machines…")]
-        return [machines_text(overview, draft, self._seen_machines)]
+        return [machines_text(overview, draft, self._machines, self._seen_machines)]
 
     # -------------------------------------------------------------------------- actions
 

@@ -20,9 +20,9 @@ from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
 from app.ui.models import tasks
 from app.ui.models.inventory import scan
+from tests.extras.gguf.making import write_gguf
 from tests.fakes import FakeEngine
 from tests.models import kept
-from tests.models.gguf.making import write_gguf
 from tests.tables import slow
 from tests.ui.helpers import screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, Here, Make, model_files

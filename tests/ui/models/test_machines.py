@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from app.extras.hosts.across import fit_across
 from app.protocol.commands import Load
 from app.protocol.events import HostsLost, LoadingAlone, PairLost
 from app.protocol.hosts import Host, HostMachine, Hosts
@@ -23,6 +24,7 @@ LARGE = (140, 50)
 
 class FakeMachines:
     hosts = HOSTS
+    fit = staticmethod(fit_across)
 
     def __init__(self, problem: str = "") -> None:
         self._problem = problem
