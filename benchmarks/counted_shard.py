@@ -33,7 +33,7 @@ class Traffic:
 
 def main() -> None:
     blas.load_openblas()
-    from app.engine.sharded import runner
+    from app.extras.hosts import runner
 
     traffic = Traffic()
 

@@ -124,8 +124,8 @@ class Machine:
     def __enter__(self) -> Machine:
         from app.chat.engine_session import EngineSession
         from app.engine.engine import MlxEngine
-        from app.engine.sharded.loading import load_sharded
         from app.extras.hosts.control import look_at_hosts
+        from app.extras.hosts.loading import load_sharded
         from app.extras.hosts.shard import ShardProcess
         from app.extras.hosts.worker import Worker
         from app.protocol.commands import CachePolicy, Load
@@ -185,7 +185,7 @@ class Machine:
     def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
         """The statistics of a turn and what was exchanged: bytes and number of the layers' sums,
         and bytes on the control connection."""
-        from app.engine.sharded.model import Operation
+        from app.extras.hosts.sharded import Operation
         from app.protocol import commands
         from app.protocol.events import Finished
         from app.protocol.prompt import Document, Message, Role

@@ -14,7 +14,7 @@ from app.engine.backend.device import Backend
 from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPressure
 from app.engine.engine import MlxEngine
 from app.engine.scorers.choice import ChooseScorer
-from app.engine.sharded.loading import Connect, load_sharded
+from app.extras.hosts.loading import Connect, load_sharded
 from app.protocol.commands import Ask, CachePolicy, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import (

@@ -14,7 +14,7 @@ import pytest
 from app.engine.backend import memory
 from app.engine.backend.memory import to_failed
 from app.engine.progress import LoadStopped
-from app.engine.sharded.model import Operation
+from app.extras.hosts.sharded import Operation
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     Closed,

@@ -36,10 +36,10 @@ from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import ScoringPart, TurnCancelled, TurnClock
 from app.engine.scorers.scorer import Importance, ScoringContext
-from app.engine.sharded.model import Shards
 from app.engine.turn.context import OneConversation, TurnContext
 from app.engine.turn.prompt_reader import PromptReader
 from app.estimate.memory import MIN_CHECKPOINTS
+from app.extras.hosts.sharded import Shards
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo

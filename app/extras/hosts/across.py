@@ -32,7 +32,7 @@ def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
         ("moe_intermediate_size", groups),
         ("linear_num_key_heads", 1),
         ("linear_num_value_heads", 1),
-        # Other heads are padded before they are divided (`app/engine/sharded/runner.py`).
+        # Other heads are padded before they are divided (`app/extras/hosts/runner.py`).
         ("num_attention_heads", 1 if "kv_lora_rank" in values else None),
     ):
         number = values.get(name)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
-from app.engine.sharded.model import Operation
 from app.extras.hosts.control import Check, HostControl, start_check
 from app.extras.hosts.machine import content_fingerprint
 from app.extras.hosts.shard import (
@@ -32,6 +31,7 @@ from app.extras.hosts.shard import (
     ShardProcess,
     free_port,
 )
+from app.extras.hosts.sharded import Operation
 from app.extras.hosts.wire import CHECK_SECONDS, Connection, Message, WireError
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts

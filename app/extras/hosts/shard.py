@@ -161,7 +161,7 @@ def _work(
     import mlx.core as mx
 
     from app.engine.backend import memory, mlx_patches
-    from app.engine.sharded.runner import ShardRunner, load_shard
+    from app.extras.hosts.runner import ShardRunner, load_shard
     from app.paths import shard_snapshots_path
 
     mlx_patches.install()

@@ -56,8 +56,8 @@ class ClusterSpreading(Spreading):
     def load_spread(
         self, command: Load, step: StepSize, stopped: Callable[[], bool], texts: TextProcess
     ) -> LoadedModel:
-        from app.engine.sharded.loading import load_sharded
         from app.extras.hosts.cluster import Cluster
+        from app.extras.hosts.loading import load_sharded
 
         return load_sharded(Cluster, command, step, stopped, texts)
 

@@ -61,7 +61,7 @@ def test_shards_are_as_large_as_mlx_lms(name: str, ranks: int) -> None:
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    from app.engine.sharded.runner import pad_heads
+    from app.extras.hosts.runner import pad_heads
     from tests import tiny
 
     config = {**tiny.config_of(name), "hidden_size": 96, "num_attention_heads": 4 * ranks}

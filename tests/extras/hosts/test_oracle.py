@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model
 from app.engine.backend import mlx_patches
 from app.engine.model.loader import load_one
 from app.engine.progress import LoadError
-from app.engine.sharded.model import ShardedModel, ShardedSnapshots
+from app.extras.hosts.sharded import ShardedModel, ShardedSnapshots
 from app.protocol.reasons import FailureKind
 from tests import tiny
 from tests.engine.oracle import difference

@@ -31,7 +31,7 @@ from app.engine.cache.snapshot import SnapshotError, Snapshots
 from app.engine.cache.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
 from app.engine.model.loader import LoadedModel, load_one
 from app.engine.progress import LoadError, TurnCancelled
-from app.engine.sharded.model import contents_digest
+from app.extras.hosts.sharded import contents_digest
 from app.protocol.reasons import FailureKind
 
 COUNTS = (

@@ -18,7 +18,7 @@ from app.engine.model.loader import (
     load_tokenizer_of,
     model_info,
 )
-from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
+from app.extras.hosts.sharded import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import reason_from_plain
 from app.sandbox.process import TextProcess

@@ -30,8 +30,8 @@ from app.engine.cache.snapshot_folder import (
 from app.engine.model.speculation import Gate, Proposal
 from app.engine.model.token_stream import CopyIndex
 from app.engine.progress import LoadError, TurnCancelled
-from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
-from app.engine.sharded.runner import Indivisible, pad_heads
+from app.extras.hosts.runner import Indivisible, pad_heads
+from app.extras.hosts.sharded import ShardedModel, ShardedPrefixCache, ShardedTarget
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, CommandFailed, EngineWarning, Loaded
 from app.protocol.hosts import Host, Hosts
