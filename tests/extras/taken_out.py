@@ -80,7 +80,7 @@ def started(key: str) -> str:
     from tests.fakes import FakeEngine
 
     said: list[str] = []
-    engine.MlxEngine = lambda step, connect: FakeEngine()  # type: ignore[assignment, misc]
+    engine.MlxEngine = lambda step, load_spread: FakeEngine()  # type: ignore[assignment, misc]
     SpecchatApp.run = lambda app: said.append(asyncio.run(said_by(app, key)))  # type: ignore[method-assign]
     with open(os.devnull, "wb") as log:
         run_app._open(run_app.StartOptions(), (), Supervisor(os.getppid(), log.fileno()))
