@@ -66,7 +66,7 @@ complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_s
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -s o -l output -r -F
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -l force -d 'replace FILE if it exists'
-complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -l format -x -a 'md json html' -d 'md and html for reading, json for importing; by default FILE\'s ending, or md'
+complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -l format -x -a 'md json' -d 'md for reading, json for importing; by default FILE\'s ending, or md'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from import' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from import' -F
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from delete' -s h -l help -d 'show this help message and exit'
