@@ -76,8 +76,8 @@ from app.util.sanitize import sanitize, sanitize_line
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Manages the models in the cache that huggingface_hub and mlx-lm share. NAME is"
-        " organisation/name. The default action is `list`. Models of LM Studio, Ollama and"
-        " llama.cpp, and those in the setting models.folders, are listed but never changed."
+        " organisation/name. The default action is `list`. Models of LM Studio and"
+        " Ollama, and those in the setting models.folders, are listed but never changed."
     )
     command.set_defaults(action=_list, json=False, memory=None)
     action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
