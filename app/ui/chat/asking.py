@@ -380,7 +380,7 @@ class AskingScreen(Screen[None]):
         self.notice.show(wording.failure(failure.failure).text + hint)
 
     async def action_stop(self) -> None:
-        """Stop what is under way, or take back what waits: the innermost first."""
+        """Cancel the innermost running action."""
         chat = self.open_chats.shown
         if self.attachments.cancel_deferred():
             return

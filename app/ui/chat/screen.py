@@ -561,7 +561,8 @@ class ChatScreen(MessagesScreen):
 
     def action_conversations(self) -> None:
         if not self.repository.readable:
-            self.notice.show(OPENING if self.repository.opening else "Nothing is saved here.")
+            closed = "Conversations are not being saved."
+            self.notice.show(OPENING if self.repository.opening else closed)
             return
         from app.ui.conversations.screen import ConversationsScreen
 
