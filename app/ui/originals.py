@@ -71,10 +71,7 @@ async def open_original(opener: Opener | None, wanted: OpenOriginal) -> str:
 
     origin, page = wanted.origin, wanted.page
     if origin is None or not origin.sha256:
-        raise UserError(
-            f"'{wanted.name}' was pasted and has no file",
-            "attach a file with @ to be able to open it",
-        )
+        raise UserError(f"'{wanted.name}' has no file", "attach a file with @ to open it later")
     if opener is None:
         raise UserError("Files cannot be opened from here", f"open '{wanted.name}' yourself")
 
