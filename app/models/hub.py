@@ -4,12 +4,11 @@ It sends three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
 files to signed addresses of a storage host. Error messages show only the status of a response.
 
-huggingface_hub's own functions are not used for these requests. Its downloads start an interrupted
-file again from the first byte (a file of weights often has several gigabytes), publish files
-without checking digests, and wait as long as the server asks. Its lists send the token to whatever
-host the next page names. `tests/models/test_huggingface_hub.py` shows this. Neither can be
-cancelled, or detects a body that arrives too slowly; a process that can be killed would change only
-that.
+huggingface_hub's own functions are not used for these requests. Since 1.18 its downloads start an
+interrupted file again from the first byte (a file of weights often has several gigabytes), and they
+publish files without checking digests: `tests/models/test_huggingface_hub.py` shows this. They
+cannot be cancelled, and do not detect a body that arrives too slowly; a process that can be killed
+would change only that.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from huggingface_hub import HfApi, constants, hf_hub_download
+from huggingface_hub import constants, hf_hub_download
 
 from app.models.cache import ModelCache
 from app.models.manifest import file_digest
 from tests.models import fake_hub as fake
 from tests.models.fake_hub import FakeHub, Fault
-from tests.models.pulls import NAME, TOKEN, weights
+from tests.models.pulls import NAME, weights
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 STORAGE = "storage:/blobs/"
@@ -83,27 +83,3 @@ def test_it_publishes_a_damaged_file(hub: FakeHub, cache: ModelCache) -> None:
     hub.faults = [Fault(STORAGE, fake.flip)]
     published = download(hub, cache).resolve()
     assert file_digest(published, published.name) != published.name
-
-
-def test_it_waits_as_long_as_the_server_asks(
-    hub: FakeHub, cache: ModelCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Slept(Exception):
-        pass
-
-    def sleep(seconds: float) -> None:
-        raise Slept(seconds)
-
-    hub.faults = [Fault(STORAGE, fake.status(429, Retry_After="3600"))]
-    monkeypatch.setattr(time, "sleep", sleep)
-    with pytest.raises(Slept, match="3601"):
-        download(hub, cache)
-
-
-def test_it_sends_the_token_wherever_the_next_page_is(hub: FakeHub) -> None:
-    hub.tokens.add(TOKEN)
-    hub.faults = [Fault("/tree/", fake.header("Link", f'<{hub.storage}/x>; rel="next"'))]
-    with pytest.raises(httpx2.HTTPError):
-        list(HfApi(hub.endpoint, token=TOKEN).list_repo_tree(NAME))
-    assert hub.asked[-1].server == "storage"
-    assert hub.asked[-1].authorization == f"Bearer {TOKEN}"
