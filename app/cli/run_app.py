@@ -95,6 +95,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
+    from app.ui.start import Start
     from app.ui.terminal import capture_stderr, system_clipboard
 
     gc.freeze()
@@ -110,23 +111,25 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     engine = MlxEngine(step, connect=connect)
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
-            engine,
-            models,
-            settings=settings,
-            folder=data_path(),
-            snapshots=snapshots_path(),
-            costs=costs_path(),
-            startup_message=" ".join([*news, *problem]),
-            attached=attached,
-            supervised=lambda: watched_by.alive,
-            restart_status=RESTART,
-            clipboard=system_clipboard(),
-            show_welcome=models.names[0] == DEMO_MODEL,
-            library=_library,
-            server=InnerServer(engine, lambda: settings.settings),
-            machines=None if models.hosts is None else HostsLook(models.hosts),
-            watches=chosen.watch,
-            opener=SystemOpener(),
+            Start(
+                engine,
+                models,
+                settings=settings,
+                folder=data_path(),
+                snapshots=snapshots_path(),
+                costs=costs_path(),
+                startup_message=" ".join([*news, *problem]),
+                attached=attached,
+                supervised=lambda: watched_by.alive,
+                restart_status=RESTART,
+                clipboard=system_clipboard(),
+                show_welcome=models.names[0] == DEMO_MODEL,
+                library=_library,
+                server=InnerServer(engine, lambda: settings.settings),
+                machines=None if models.hosts is None else HostsLook(models.hosts),
+                watches=chosen.watch,
+                opener=SystemOpener(),
+            )
         )
         app.run()
     return app.return_code or 0

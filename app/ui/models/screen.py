@@ -3,7 +3,8 @@ the screen is closed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -12,26 +13,23 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.estimate.plan import describe
 from app.models.cache import ModelCache, is_repository
 from app.models.embedded import EMBEDDED
 from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
-from app.models.library import Library, default_library
+from app.models.library import default_library
 from app.models.packaged import find_packaged
 from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
 from app.models.text import memory_heading
-from app.protocol.commands import CalibrateCosts
-from app.protocol.cost_model import Costs
-from app.protocol.hosts import HostMachine, Hosts, Machines
+from app.protocol.hosts import HostMachine, Machines
 from app.protocol.memory import MemoryStats
-from app.settings.definitions import find
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
 from app.ui.filter_list import FilterList, FilterListScreen
@@ -42,7 +40,7 @@ from app.ui.models.inventory import Inventory, scan
 from app.ui.models.jobs import JobKind, Jobs, JobState
 from app.ui.models.rows import ModelRow, RowKind, Tab, draft_name, render_row, short
 from app.ui.models.tasks import ModelTasks, Result
-from app.ui.settings.live import LiveSettings
+from app.ui.start import Start
 from app.ui.state.repository import ChatRepository
 from app.ui.text import ClickLine, LinePart
 from app.util import formatting
@@ -533,46 +531,38 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self._start(self._tasks.undo)
 
 
-LoadPair = Callable[
-    [str, str | None, Callable[[], ModelCache], Hosts | None], Coroutine[Any, Any, None]
-]
-"""Loads a target and a draft by their names, on this machine or spread over several."""
-
-
 class ModelsController:
-    """Opens the models screen, and reports in the chat when a job ends."""
+    """Opens the models screen, and shows there what jobs and measurements have found."""
+
+    @dataclass
+    class Chosen(Message):
+        """Load this pair."""
+
+        choice: PairChoice
+
+    class Measure(Message):
+        """Measure the speed of the loaded pair."""
 
     def __init__(
         self,
         app: App[Any],
-        *,
+        start: Start,
         repository: ChatRepository,
-        settings: LiveSettings,
         pair_status: Callable[[], PairStatus],
-        load_pair: LoadPair,
         memory: Callable[[], MemoryStats | None],
-        measure: Callable[[CalibrateCosts], None],
-        keep: Callable[[], float],
-        show_message: Callable[[str], None],
-        library: Callable[[], Library] | None = None,
-        machines: Machines | None = None,
     ) -> None:
-        """`library`, the user's by default, is called when it is first needed. `machines` are those
-        of `--hosts`."""
-        self._app = app
-        self._repository, self._settings = repository, settings
-        self.pair_status, self._load_pair = pair_status, load_pair
-        self._memory, self._send_measure, self._keep = memory, measure, keep
-        self._show_message = show_message
-        self.library = cache(library or default_library)
+        """The app gets the messages."""
+        self._app, self._repository, self._settings = app, repository, start.settings
+        self.pair_status, self._memory = pair_status, memory
+        self.library = cache(start.library or default_library)
         """Waits for the disk when it is first called."""
-        self.machines = machines
+        self.machines = start.machines
         self.jobs = Jobs(app, self.library)
 
     @property
     def folders(self) -> str:
         """The folders from the settings."""
-        return self._settings.values.models.folders
+        return self._settings.settings.models.folders
 
     @property
     def _screen(self) -> ModelsScreen | None:
@@ -580,34 +570,21 @@ class ModelsController:
         return next((each for each in screens if isinstance(each, ModelsScreen)), None)
 
     def show(self) -> None:
-        self._app.push_screen(ModelsScreen(self), self._on_choice)
+        def chosen(choice: PairChoice | None) -> None:
+            if choice is not None:
+                self._app.post_message(self.Chosen(choice))
+
+        self._app.push_screen(ModelsScreen(self), chosen)
 
     def on_jobs_progressed(self) -> None:
         self.jobs.mark_drawn()
         if (screen := self._screen) is not None:
             screen.update_jobs()
 
-    def on_job_ended(self, message: str) -> None:
-        self._show_message(message)
+    def show_result(self, message: str) -> None:
+        """Show the result of a job or of a measurement if the screen is open."""
         if (screen := self._screen) is not None:
             screen.show_job_result(message)
-
-    def on_costs_measured(self, costs: Costs) -> None:
-        self.on_job_ended(describe(costs, self._keep()))
-
-    def _on_choice(self, choice: PairChoice | None) -> None:
-        if choice is None:
-            return
-        if choice.as_default:
-            try:
-                self._settings.change(find("models.target"), choice.target)
-                self._settings.change(find("models.draft"), choice.draft or "")
-            except ValueError:
-                self._show_message(f"'{choice.target}' cannot be saved in the settings.")
-                return
-        hosts = self.machines.hosts if self.machines is not None and choice.across else None
-        load = partial(self._load_pair, choice.target, choice.draft, self.cache, hosts)
-        start_task(self._app, load)
 
     def cache(self) -> ModelCache:
         return self.library().cache
@@ -616,7 +593,7 @@ class ModelsController:
         """Have the engine measure the loaded pair. Returns a message."""
         if reason := self.pair_status().blocked_reason:
             return reason
-        self._send_measure(CalibrateCosts())
+        self._app.post_message(self.Measure())
         return "Measuring the models on a few thousand random tokens. Asking a question stops this."
 
     def machine(self) -> Machine:
