@@ -59,7 +59,7 @@ async def noting(
     """The app, and the questions that would be asked: no engine gets them."""
     async with started(size=size) as pilot:
         questions: list[Question] = []
-        pilot.app.chat.ask = lambda chat, question, edits=None: questions.append(question)
+        pilot.app.chat.asking.ask = lambda chat, question, edits=None: questions.append(question)
         yield pilot, questions
 
 

@@ -162,11 +162,11 @@ class ChatScreen(Screen[None]):
         preview = KeepPreview(engine, self.open_chats, self.transcript, slider, estimate)
         self.view = ChatView(self.widgets, self.readiness, self.attachments, preview, estimate)
         listener = self.bridge.listener
-        self._asking = Asking(engine, listener, self.readiness, settings_file, self.view)
-        self._messages = MessageActions(self.view, self._asking)
+        self.asking = Asking(engine, listener, self.readiness, settings_file, self.view)
+        self._messages = MessageActions(self.view, self.asking)
         self._caches = EngineCaches(engine, repository, settings_file, start.snapshots, start.costs)
         self.conversations = Conversations(
-            self.view, self._asking, self._messages, settings_file, self._caches
+            self.view, self.asking, self._messages, settings_file, self._caches
         )
         self._events = EventRouter(self.widgets, self.view, self.readiness, self.loader, estimate)
 
@@ -271,21 +271,21 @@ class ChatScreen(Screen[None]):
 
     async def _submit(self, typed: str) -> None:
         composer, too_long = self.composer, self.cost_estimate.warning
-        await self._asking.submit(typed, composer.draft, composer.edited, too_long)
+        await self.asking.submit(typed, composer.draft, composer.edited, too_long)
 
     def action_ask_again(self, in_full: bool = False) -> None:
         """Ask the last question again, as it was asked or in full."""
-        self._asking.ask_last(in_full)
+        self.asking.ask_last(in_full)
 
     def action_continue_answer(self) -> None:
         """Continue the last answer if it was cut off or stopped."""
-        self._asking.continue_answer()
+        self.asking.continue_answer()
 
     async def action_stop(self) -> None:
         """Cancel the innermost running action."""
-        if self.attachments.cancel_deferred() or await self._asking.stop():
+        if self.attachments.cancel_deferred() or await self.asking.stop():
             return
-        if self.loader.cancel() or self.real_model.cancel() or self._asking.stop_storing():
+        if self.loader.cancel() or self.real_model.cancel() or self.asking.stop_storing():
             return
         if self.composer.cancel_edit():
             self.view.show_state()
@@ -308,11 +308,11 @@ class ChatScreen(Screen[None]):
         turn, next_mode = self.view.keep_preview.pop_chosen(), self.view.next_mode
         self.view.show_state()
         if event.keep is not None and turn is not None:
-            self._asking.ask_again(turn, Mode.SPARSE, event.keep)
+            self.asking.ask_again(turn, Mode.SPARSE, event.keep)
         elif event.keep is not None:
             self.view.set_next_mode(next_mode.at_keep(event.keep))
         elif event.automatic and turn is not None:
-            self._asking.ask_again(turn, Mode.AUTO, AUTO_KEEP)
+            self.asking.ask_again(turn, Mode.AUTO, AUTO_KEEP)
         elif event.automatic:
             self.view.set_next_mode(next_mode.automatic())
         self.view.keep_preview.end()
@@ -382,7 +382,7 @@ class ChatScreen(Screen[None]):
         self._messages.show_spans(chats.running or chats.shown.conversation.last_finished)
 
     def action_files(self) -> None:
-        FileChoice(self.view, self._asking, self.loader).open()
+        FileChoice(self.view, self.asking, self.loader).open()
 
     def action_scroll_transcript(self, pages: int) -> None:
         self.transcript.scroll_pages(pages)
@@ -420,15 +420,15 @@ class ChatScreen(Screen[None]):
     def _pair_ready(self) -> None:
         self.attachments.counts.count_for(self.loader.load.target)
         self.view.show_state()
-        self._asking.ask_queued()
+        self.asking.ask_queued()
         turn = self.real_model.pop_question()
         if turn is not None and not self.readiness.busy:
-            self._asking.ask_again(turn)
+            self.asking.ask_again(turn)
 
     @on(PairFailed)
     async def _pair_failed(self) -> None:
         self.view.show_state()
-        await self._asking.take_back(self.open_chats.shown)
+        await self.asking.take_back(self.open_chats.shown)
 
     @on(EngineEvents)
     async def _schedule_events(self) -> None:
@@ -456,4 +456,4 @@ class ChatScreen(Screen[None]):
             ended = "Failed" if last.state is TurnState.FAILED else "Answered"
             summary = f"{ended}: {last.question.text}"
             self.post_message(TurnFinished(summary, last.progress.elapsed(0.0)))
-        await self._asking.finish(chat)
+        await self.asking.finish(chat)

@@ -217,13 +217,18 @@ class Asking:
             # Documents that it still has stay the very same, with what is known about them.
             known = {document.text: document for document in edited.question.documents}
             documents = tuple(known.get(each.text, each) for each in documents)
-            self._ask(chat, replace(question, documents=documents), edited)
+            self.ask(chat, replace(question, documents=documents), edited)
         elif self._readiness.busy:
             self._open_chats.enqueue(chat, question)
             await self._view.show_queued(question)
             self._view.show_state()
         else:
-            self._ask(chat, question)
+            self.ask(chat, question)
+
+    def ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
+        """Ask a new question, which replaces the one of the turn that it `edits`."""
+        self._edited_turn = edits
+        self._store_and_send(chat, lambda stored: stored.ask(question, edits), question)
 
     def ask_again(
         self,
@@ -268,12 +273,7 @@ class Asking:
         if not self._readiness.busy and not self._readiness.broken:
             queued = self._open_chats.pop_queued()
             if queued is not None:
-                self._ask(*queued)
-
-    def _ask(self, chat: OpenChat, question: Question, edits: Turn | None = None) -> None:
-        """Ask a new question, which replaces the one of the turn that it `edits`."""
-        self._edited_turn = edits
-        self._store_and_send(chat, lambda stored: stored.ask(question, edits), question)
+                self.ask(*queued)
 
     def _store_and_send(
         self,

@@ -414,6 +414,8 @@ async def test_an_edited_question_starts_a_branch_with_the_same_documents(chat: 
     chat.attach(NOTES)
     chat.screen.edit(chat.branch[0])
     assert chat.attached == ["lease.txt"]
+    again = make_attachment([Document("again.txt", LEASE.documents[0].text)])
+    chat.screen.box = replace(chat.screen.box, attached=(again,))
     await chat.ask(" And when?")
     (message,) = chat.engine.asks[1].messages
     assert message.text == "Who pays? And when?"
@@ -578,13 +580,14 @@ async def test_a_queued_question_is_taken_back_before_what_was_typed_since(chat:
 async def test_a_question_of_another_conversation_goes_back_into_its_draft(chat: Chat) -> None:
     chat.engine.stepping = True
     await chat.ask("First?")
+    chat.open_new()
     await chat.ask("Second?")
-    first = chat.open_new()
-    first.draft = replace(first.draft, text="Third?")
-    await chat.asking.take_back(first)
-    assert first.draft.text == "Second?\nThird?"
+    second = chat.open_new()
+    second.draft = replace(second.draft, text="Third?")
+    await chat.asking.take_back(second)
+    assert second.draft.text == "Second?\nThird?"
     assert chat.screen.box.text == ""
-    assert first in chat.chats.all_open()
+    assert second in chat.chats.all_open(), "until its draft is saved"
 
 
 # ------------------------------------------------------------------------------ stopping
