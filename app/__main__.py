@@ -23,7 +23,7 @@ def main() -> int:
         guard_streams()
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
-        status = 130  # INTERRUPTED in app/cli/main.py
+        status = 130  # INTERRUPTED in app/cli/status.py
     _exit_at_once_if_busy(status)
     return status
 

@@ -14,7 +14,6 @@ from app.cli.main import run
 from app.cli.options import (
     ANSWER,
     RUNS,
-    Parser,
     add_kv_bits,
     add_models,
     number,
@@ -22,6 +21,7 @@ from app.cli.options import (
     parse_prompt_length,
     whole,
 )
+from app.cli.parser import Parser
 from benchmarks import (
     built_in,
     citations,

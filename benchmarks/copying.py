@@ -181,7 +181,7 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
     tokens, like the prompt's, are words and signs of the sample text."""
     from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill
     from app.engine.cache.prefix_cache import PrefixCache
-    from app.engine.model.token_stream import CopyIndex, TokenStream
+    from app.engine.model.token_stream import CopyIndex, Speculation, TokenStream
     from app.engine.turn.decode import only
 
     words, tokens = _words(), min(tokens, length // 2)
@@ -199,7 +199,9 @@ def _forced(model: Any, what: str, length: int, tokens: int, gate: Any, runs: It
         prefill(model, cache, prompt[:-1], None, StepSize(STEP), lambda done: None)
         index = CopyIndex(prompt) if fast else None
         prefix = PrefixCache(partial(list, cache))
-        stream = TokenStream(model, prefix, gate, index, None, [only(written.tolist())])
+        stream = TokenStream(
+            model, prefix, Speculation(gate, index), None, [only(written.tolist())]
+        )
         found = [(token, time.perf_counter()) for token in stream.tokens(int(prompt[-1]), tokens)]
         rates[fast] = (tokens - 1) / (found[-1][1] - found[0][1])
         streams[fast], ids[fast] = stream, [token for token, _ in found]

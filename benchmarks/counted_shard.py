@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.engine.backend import blas
-from app.hosts import shard
+from app.extras.hosts import shard
 
 
 class Traffic:
@@ -33,7 +33,7 @@ class Traffic:
 
 def main() -> None:
     blas.load_openblas()
-    from app.engine.sharded import runner
+    from app.extras.hosts import runner
 
     traffic = Traffic()
 

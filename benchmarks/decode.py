@@ -104,7 +104,7 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
         times.append(time.perf_counter())
         return None
 
-    decoder.run(target, PrefixCache(lambda: cache), ids, tokens, stop)
+    decoder.generate(target, PrefixCache(lambda: cache), ids, tokens, stop)
     return _per_token(times)
 
 

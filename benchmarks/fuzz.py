@@ -283,8 +283,8 @@ def requests(folder: Path) -> Iterator[Trial]:
     """Bodies of requests to the server, with an engine that plays a story."""
     import httpx2 as httpx
 
+    from tests.extras.serve.running import TOKEN, served
     from tests.fakes import FakeEngine, Story
-    from tests.serve.running import TOKEN, served
 
     parts = [
         {"type": "text", "text": "Who pays?"},
@@ -499,10 +499,10 @@ def snapshots(folder: Path) -> Iterator[Trial]:
 @contextmanager
 def gguf(folder: Path) -> Iterator[Trial]:
     """GGUF files: summarised and converted, or refused."""
+    from app.extras.gguf.file import summarise
     from app.models.errors import ModelError
-    from app.models.gguf.file import summarise
-    from tests.models.gguf.making import NAMES, write_gguf
-    from tests.models.gguf.test_damaged import HEADER, converted, parse, wrong_files
+    from tests.extras.gguf.making import NAMES, write_gguf
+    from tests.extras.gguf.test_damaged import HEADER, converted, parse, wrong_files
 
     wholes = []
     for name in NAMES:

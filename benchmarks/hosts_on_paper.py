@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.models.across import shard_of, shard_size
+from app.extras.hosts.across import shard_of, shard_size
 from app.models.architecture import Architecture, parse_architecture
 from app.models.fit import PREFILL_STEP, ModelSize
 from app.models.speedup import OVERHEAD, token_cost

@@ -23,7 +23,7 @@ from benchmarks.shapes import save_target
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection as Pipe
 
-    from app.hosts.cluster import Cluster
+    from app.extras.hosts.cluster import Cluster
     from app.protocol.commands import Load
     from app.protocol.stats import Statistics
 
@@ -124,9 +124,10 @@ class Machine:
     def __enter__(self) -> Machine:
         from app.chat.engine_session import EngineSession
         from app.engine.engine import MlxEngine
-        from app.hosts.control import look_at_hosts
-        from app.hosts.shard import ShardProcess
-        from app.hosts.worker import Worker
+        from app.extras.hosts.control import look_at_hosts
+        from app.extras.hosts.loading import load_sharded
+        from app.extras.hosts.shard import ShardProcess
+        from app.extras.hosts.worker import Worker
         from app.protocol.commands import CachePolicy, Load
         from app.protocol.hosts import Host, Hosts
 
@@ -144,7 +145,8 @@ class Machine:
             _, other = look_at_hosts(hosts)
             self.link = other.latency or 0.0, other.rate or 0.0
             command = replace(command, hosts=hosts)
-        engine = MlxEngine(STEP, connect=partial(self._connect, relay))
+        connect = partial(self._connect, relay)
+        engine = MlxEngine(STEP, load_spread=partial(load_sharded, connect))
         policy = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
         self._session = self._stack.enter_context(EngineSession(engine, policy))
         self._session.load(command)
@@ -154,7 +156,7 @@ class Machine:
         self._stack.close()
 
     def _connect(self, relay: Relay | None, command: Load, stopped: Any) -> Cluster:
-        from app.hosts.cluster import Cluster
+        from app.extras.hosts.cluster import Cluster
 
         kind = Cluster if relay is None else relayed(relay)
         self._cluster = kind(command, stopped)
@@ -183,7 +185,7 @@ class Machine:
     def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
         """The statistics of a turn and what was exchanged: bytes and number of the layers' sums,
         and bytes on the control connection."""
-        from app.engine.sharded.model import Operation
+        from app.extras.hosts.sharded import Operation
         from app.protocol import commands
         from app.protocol.events import Finished
         from app.protocol.prompt import Document, Message, Role
@@ -209,7 +211,7 @@ class Machine:
 
 def relayed(relay: Relay) -> type[Cluster]:
     """A Cluster class whose ranks exchange their sums through the relay."""
-    from app.hosts.cluster import Cluster
+    from app.extras.hosts.cluster import Cluster
 
     class Relayed(Cluster):
         def ring_file(self, rank: int, ring: list[str]) -> str:

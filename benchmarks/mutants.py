@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "mutants"
 FAULTS = RESULTS / "faults.json"
-PARTS = ("engine", "ingest", "store", "serve", "chat", "ui", "models", "sandbox")
+PARTS = ("engine", "ingest", "store", "extras", "chat", "ui", "models", "sandbox")
 SEED, EACH = 58, 10
 TIERS = {
     "quick": ["--dist=loadfile", "-m", "not slow and not benchmarks and not real"],
@@ -196,7 +196,7 @@ def near(fault: Fault) -> list[list[str]]:
     """Files of tests: those that name the module or bear its name, then those of its folder."""
     path = Path(fault["file"])
     module = ".".join(path.with_suffix("").parts)
-    folder = ROOT / "tests" / path.parts[1]
+    folder = ROOT.joinpath("tests", *path.parts[1 : 3 if path.parts[1] == "extras" else 2])
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
     texts = {each: each.read_text(encoding="utf-8") for each in tests}
     naming = [

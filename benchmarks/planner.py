@@ -12,21 +12,14 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.estimate.work import DENSE_WITHIN_SECONDS, MIN_SAVING, scoring_work, sparse_pays
 from app.protocol.commands import Ask
-from app.protocol.cost_model import (
-    DENSE_WITHIN_SECONDS,
-    MIN_SAVING,
-    AttentionWork,
-    Costs,
-    ReadPlan,
-    scoring_work,
-    sparse_pays,
-)
+from app.protocol.cost_model import AttentionWork, Costs, ReadPlan
 from app.protocol.events import Event, Finished, ModelInfo, Planned
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
@@ -35,6 +28,9 @@ from app.util import formatting
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes, weights
 from benchmarks.token_turn import finished, model_pair, run_turn, tokenizer
+
+if TYPE_CHECKING:
+    from app.engine.turn.turn import Measured
 
 SHAPES = ("quick", "close")
 MIN_TOKENS, MAX_TOKENS = 500, 16_000
@@ -177,8 +173,8 @@ class _Conversations:
         low, high = (math.log(keep) for keep in KEEPS)
         keep = math.exp(self._rng.uniform(low, high))
         before = _fork(self._pair, cache)
-        turn, planned, stats, written = self._run(cache, Mode.AUTO, keep)
-        self._costs.add(turn.timings)
+        measured, planned, stats, written = self._run(cache, Mode.AUTO, keep)
+        self._costs.add(measured.timings)
         self._known += 1
         seconds: dict[Reading, list[float]] = {Reading.SPARSE: [], Reading.DENSE: []}
         started = time.perf_counter()
@@ -198,16 +194,16 @@ class _Conversations:
 
     def _run(
         self, cache: Any, mode: Mode, keep: float
-    ) -> tuple[Any, Planned, Statistics, NDArray[np.int32]]:
+    ) -> tuple[Measured, Planned, Statistics, NDArray[np.int32]]:
         events: list[Event] = []
         messages = (Message(Role.USER, QUESTION),)
         ask = Ask(messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
-        turn = run_turn(
+        measured = run_turn(
             self._pair, ask, cache, events, costs=self.costs, prompt=self._chat.prompt()
         )
         planned = next(event for event in events if isinstance(event, Planned))
         (written,) = (event.generated_ids for event in events if isinstance(event, Finished))
-        return turn, planned, finished(events), np.array(written, np.int32)
+        return measured, planned, finished(events), np.array(written, np.int32)
 
     def _random_ids(self, tokens: int) -> NDArray[np.int32]:
         return self._rng.integers(3, self._vocabulary, tokens).astype(np.int32)

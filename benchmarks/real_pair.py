@@ -568,8 +568,13 @@ def _scored_both_ways(pair: ModelPair, cell: Cell) -> Figures:
     for dtype in (mx.bfloat16, mx.float32):
         pair.draft.model.set_dtype(dtype)
         events: list[Event] = []
-        by_draft = {"choose_scorer": lambda pair, tokens: scorer_by_draft(pair)}
-        run_turn(pair, ask, ConversationCache(pair), events, **by_draft)
+        run_turn(
+            pair,
+            ask,
+            ConversationCache(pair),
+            events,
+            choose_scorer=lambda pair, tokens: scorer_by_draft(pair),
+        )
         finished(events)
         (selected, *_) = (event for event in events if isinstance(event, Selected))
         chosen = (span for span in selected.spans if span.reason is not SpanReason.PINNED)

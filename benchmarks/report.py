@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.main import INTERRUPTED
+from app.cli.status import INTERRUPTED
 from app.errors import UserError
 from app.util.atomic_files import write_durably
 from app.util.sanitize import sanitize, sanitize_line

@@ -66,9 +66,9 @@ class _Both:
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    from app.serve.api import Server, make_app, served_pair
-    from app.serve.http import Access, HttpServer, listening_socket
-    from app.serve.requests import Defaults
+    from app.extras.serve.api import Server, make_app, served_pair
+    from app.extras.serve.http import Access, HttpServer, listening_socket
+    from app.extras.serve.requests import Defaults
 
     load = resolve_pair()
     both = _Both(load)
@@ -125,7 +125,7 @@ def _first_message() -> dict[str, str]:
 
 
 def _in_the_app(both: _Both, body: Any) -> list[float]:
-    from app.serve.requests import ChatRequest, Defaults, to_ask, to_messages
+    from app.extras.serve.requests import ChatRequest, Defaults, to_ask, to_messages
 
     request = ChatRequest.model_validate(body([_first_message()]))
     ask = to_ask(to_messages(request.messages), request, {}, Defaults())

@@ -22,6 +22,8 @@ from benchmarks.shapes import weights
 
 if TYPE_CHECKING:
     from app.engine.model.loader import LoadedModel, ModelPair
+    from app.engine.model.prompt import Prompt
+    from app.engine.turn.turn import Measured
 
 QUESTION_TOKENS = 32
 """Length of the question at the end, including the generation prompt."""
@@ -76,15 +78,25 @@ def turn(
     return finished(events)
 
 
-def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more: Any) -> Any:
-    """Run a turn without an engine and return it; appends its events to `events`."""
+def run_turn(
+    pair: ModelPair,
+    ask: Ask,
+    cache: Any,
+    events: list[Event],
+    prompt: Prompt | None = None,
+    **more: Any,
+) -> Measured:
+    """Run a turn without an engine and return what it measured; appends its events to `events`.
+    `more` are fields of its TurnContext."""
+    from app.engine.memory.manager import MemoryManager
     from app.engine.progress import TurnClock
-    from app.engine.turn.turn import Turn
+    from app.engine.turn import turn
+    from app.engine.turn.context import OneConversation, TurnContext
 
     clock = TurnClock(0, events.append, lambda: False)
-    one = Turn(pair, ask, cache, clock, **more)
-    one.run()
-    return one
+    memory = MemoryManager(pair, clock.emit)
+    context = TurnContext(pair, clock, OneConversation(cache), memory, **more)
+    return turn.run_turn(ask, context, prompt)
 
 
 def finished(events: Sequence[Event]) -> Statistics:

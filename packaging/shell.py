@@ -20,10 +20,10 @@ SHARE = lock.ROOT / "packaging" / "share"
 def files() -> dict[str, str]:
     """Their contents, by their paths in share/."""
     sys.path.append(str(lock.ROOT))
-    from app.cli.main import COMMANDS, parser
+    from app.cli import main as command_line
 
-    complete = parser()
-    for name in COMMANDS:
+    complete = command_line.parser()
+    for name in command_line.commands():
         complete.declare(name)
     top = commands.described(complete)
     return {

@@ -30,6 +30,7 @@ from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
     Cited,
     Closed,
+    CommandFailed,
     CostsUpdated,
     Event,
     Failed,
@@ -122,7 +123,7 @@ class Story:
 class LoadStory:
     """What happens when the pair is loaded."""
 
-    failure: Failed | None = None
+    failure: CommandFailed | None = None
     dense_only: str | None = None
     """Why it is read in full: a clause."""
     faster: str | None = None

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from app.estimate.guard import asks_for_every_token
+from app.extras.serve.cutting import cut
 from app.ingest.walk import DirListing, FolderEntry
-from app.serve.cutting import cut
 from app.ui.completion import PathCompleter
 from app.util.prose import as_markdown
 from app.util.sentences import questions_in

@@ -20,6 +20,7 @@ import pytest
 from app.chat.citations import marked, placed
 from app.engine.turn.citations import cite
 from app.estimate.guard import asks_for_every_token
+from app.extras.serve.cutting import cut
 from app.ingest import markdown
 from app.ingest.calendar_text import calendar_events
 from app.ingest.excerpt import excerpt, outline_of, page_ranges, split_path
@@ -38,7 +39,6 @@ from app.ingest.text import decode
 from app.ingest.web_page import mail_text, markup_text, page_text
 from app.protocol.citations import Citation, CitationKind, Citations
 from app.protocol.prompt import Document
-from app.serve.cutting import cut
 from app.ui.transcript.answer import Sections
 from app.util.json_amount import is_too_much
 from app.util.places import gaps, headings, marks, place_of

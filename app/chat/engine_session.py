@@ -11,7 +11,15 @@ from app.errors import UserError
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Close, Load
 from app.protocol.cost_model import Costs
 from app.protocol.engine import AskedTurn, Engine
-from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded, Selected
+from app.protocol.events import (
+    CommandFailed,
+    CostsUpdated,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    Selected,
+)
 from app.protocol.reasons import Failure
 
 
@@ -48,7 +56,7 @@ class EngineSession:
         """Load a pair. Raises EngineError."""
         self._engine.send(command)
         *_, event = self._events_until(Loaded)
-        if isinstance(event, Failed):
+        if isinstance(event, CommandFailed):
             raise EngineError(event.failure)
         assert isinstance(event, Loaded)
         return event
@@ -59,7 +67,7 @@ class EngineSession:
         for event in self._events_until():
             if isinstance(event, CostsUpdated) and event.requested:
                 return event.costs
-        assert isinstance(event, Failed)
+        assert isinstance(event, CommandFailed)
         raise EngineError(event.failure)
 
     def set_policy(self, upkeep: CachePolicy) -> None:
@@ -96,5 +104,5 @@ class EngineSession:
         while True:
             event = self._events.get()
             yield event
-            if isinstance(event, (*last, Failed)):
+            if isinstance(event, (*last, Failed, CommandFailed)):
                 return

@@ -12,7 +12,6 @@ from app.protocol.events import (
     Failed,
     FellBackToDense,
     Finished,
-    HostsLost,
     ImportanceMap,
     PhaseProgress,
     Planned,
@@ -153,7 +152,7 @@ class TurnProgress:
             case Retrieved():
                 self.retrieved = event
             case Planned():
-                self.planned = event
+                self.planned, self.selected = event, None
             case ImportanceMap():
                 self.importance = event
             case Selected() if self.finished:
@@ -167,8 +166,6 @@ class TurnProgress:
                     self._count_thinking(event, now)
             case FellBackToDense():
                 self.fallback = event.reason
-            case HostsLost():  # the prompt is read again
-                self.selected = None
             case Finished():
                 self.finish_reason = event.finish_reason
                 self.statistics = event.statistics

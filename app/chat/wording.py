@@ -8,6 +8,7 @@ from string import Formatter
 from typing import Any, NamedTuple
 
 from app.protocol.events import (
+    CommandFailed,
     EngineWarning,
     Event,
     Failed,
@@ -581,7 +582,7 @@ _RESPONSES = {
 def in_words(event: Event) -> dict[str, Any]:
     """Sentences for an event, which JSON output adds to its fields."""
     match event:
-        case Failed() | PairLost() | GpuLost():
+        case Failed() | CommandFailed() | PairLost() | GpuLost():
             words = failure(event.failure)
             return {"problem": words.problem, "advice": words.advice, "message": words.sentence}
         case Planned():

@@ -21,8 +21,7 @@ from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
-from app.cli.hosts import chosen_hosts, connect
-from app.cli.main import INTERRUPTED
+from app.cli.machines import chosen_hosts, load_spread
 from app.cli.options import (
     ANSWER,
     MAX_ANSWER,
@@ -35,13 +34,14 @@ from app.cli.options import (
 )
 from app.cli.report import MAX_LISTED, Report
 from app.cli.settings import requested_load, user_settings
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.ingest.limits import ReadLimits
-from app.ingest.ocr import installed_recogniser
 from app.ingest.reader import STDIN, read
+from app.ingest.recognition import install_advice, installed_recogniser
 from app.ingest.records import (
     RECOGNISABLE,
     IngestError,
@@ -59,7 +59,6 @@ from app.protocol.prompt import searched_paths
 from app.protocol.stats import FinishReason, Statistics
 from app.settings.definitions import Settings
 from app.store.store import Store, TemporaryStore
-from app.util.extras import install_command
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
@@ -103,7 +102,7 @@ def read_inputs(
 def _ocr_advice() -> str:
     if installed_recogniser():
         return "add --ocr"
-    return f"run `{install_command('ocr')}`, and add --ocr"
+    return f"{install_advice()}, and add --ocr"
 
 
 def _is_piped() -> bool:
@@ -308,7 +307,7 @@ def run(options: argparse.Namespace) -> int:
             turn.apply(event)
             turn.wait()
 
-        with EngineSession(MlxEngine(connect=connect), policy) as session:
+        with EngineSession(MlxEngine(load_spread=load_spread), policy) as session:
             within = settings.reading.first_word_within_s
             command = dataclasses.replace(turn.command, within_seconds=within, cite=options.cite)
             report = _report(turn.turn, conversation.conversation, options, load.only_quotes)
@@ -332,7 +331,7 @@ def _answer(
     try:
         report.show(session.load(load))
     except EngineError as error:
-        record(Failed(None, error.failure))
+        record(Failed(0, error.failure))
         raise
     events = session.run(command)
     with cancel_on_sigint(session.cancel):
@@ -376,7 +375,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
     if options.ocr and not installed_recogniser():
-        raise UserError("No text recognition is installed", f"run `{install_command('ocr')}`")
+        raise UserError("No text recognition is installed", install_advice())
     gathered = read_inputs(options.files, _limits(options, settings), [options.question])
     if options.json:
         for each in gathered.skipped:

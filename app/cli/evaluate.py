@@ -18,9 +18,9 @@ from typing import TextIO
 from app.chat.engine_session import EngineSession
 from app.chat.sample import text_of
 from app.cli.bench import ALONE, ask
-from app.cli.main import INTERRUPTED
 from app.cli.options import add_kv_bits, add_length, add_models, parse_keep, whole
 from app.cli.settings import requested_load, user_settings
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.stats import FinishReason

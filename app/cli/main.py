@@ -1,47 +1,19 @@
-"""Runs a command line.
-
-Each command is a module with `add_arguments(parser)`, which declares its options, and `run(args)`,
-which returns the exit status. Only the module of the command that is named is imported.
-"""
+"""Runs a command line. Only the module of the command that is named is imported."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from app.cli.status import BAD_INPUT, FAILED, HOSTS_VARIABLE, PIPE_CLOSED, Subcommand
 from app.errors import UserError
 
 if TYPE_CHECKING:
-    from app.cli.options import TopParser
+    from app.cli.parser import TopParser
 
-
-FAILED = 1
-"""A check found a fault, or standard output could not be written."""
-BAD_INPUT = 2
-RESTART = 75
-"""Only a new process can use the GPU again. It is EX_TEMPFAIL of sysexits.h, after which service
-managers start a server again."""
-INTERRUPTED = 128 + signal.SIGINT
-"""Stopped with Ctrl-C."""
-PIPE_CLOSED = 128 + signal.SIGPIPE
-"""The program that reads the output has ended."""
-
-
-HOSTS_VARIABLE = "SPECCHAT_HOSTS"
-
-
-class Subcommand(NamedTuple):
-    """`hosts`: whether the command uses the machines of --hosts."""
-
-    module: str
-    help: str
-    hosts: bool = False
-
-
-COMMANDS = {
+CORE = {
     "ask": Subcommand("app.cli.ask", "answer one question and print the answer", hosts=True),
     "conversations": Subcommand(
         "app.cli.conversations", "list, show, export and delete saved conversations"
@@ -51,32 +23,38 @@ COMMANDS = {
         "app.cli.demo",
         "answer a question about a long file sparsely and in full, and compare",
     ),
-    "serve": Subcommand(
-        "app.cli.serve", "serve your models over OpenAI- and Anthropic-compatible APIs", hosts=True
-    ),
-    "worker": Subcommand(
-        "app.cli.worker", "run a worker that holds a shard of another machine's model"
-    ),
-    "hosts": Subcommand(
-        "app.cli.hosts", "show the machines of --hosts and their links", hosts=True
-    ),
     "settings": Subcommand("app.cli.settings", "print the settings and the path of their file"),
     "doctor": Subcommand(
         "app.cli.doctor", "check the installation, and report versions, memory and folders"
     ),
-    "install-launcher": Subcommand("app.cli.launcher", "add specchat to the applications menu"),
     "bench": Subcommand("app.cli.bench", "measure how fast your models are on this machine"),
     "eval": Subcommand(
         "app.cli.evaluate",
         "ask your models sparsely and in full, and compare the answers",
     ),
 }
+"""Commands that every specchat has."""
+
+
+def commands() -> dict[str, Subcommand]:
+    """All commands of this specchat."""
+    from app.extras import EXTRAS
+
+    added = {
+        name: Subcommand(*fields)
+        for extra in EXTRAS
+        if extra.is_installed
+        for name, fields in extra.commands.items()
+    }
+    return CORE | added
 
 
 def parser() -> TopParser:
-    from app.cli.options import TopParser
+    from app.cli.parser import TopParser
+    from app.extras import EXTRAS
 
-    return TopParser(COMMANDS)
+    missing = {name: extra.missing for extra in EXTRAS for name in extra.commands}
+    return TopParser(commands(), missing)
 
 
 def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
@@ -130,7 +108,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
         return run_app(StartOptions())
     args = parser().parse_args(arguments)
-    if args.hosts is not None and args.command and not COMMANDS[args.command].hosts:
+    if args.hosts is not None and args.command and not commands()[args.command].hosts:
         raise UserError(f"`specchat {args.command}` uses this machine only", "remove --hosts")
     status: int = args.run(args)
     return status

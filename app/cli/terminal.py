@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self, TextIO
 
-from app.cli.main import INTERRUPTED
+from app.cli.status import INTERRUPTED
 from app.errors import UserError
 
 

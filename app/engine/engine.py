@@ -40,6 +40,7 @@ from app.protocol.commands import (
 from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
     Closed,
+    CommandFailed,
     Event,
     Failed,
     Finished,
@@ -49,6 +50,7 @@ from app.protocol.events import (
     Loaded,
     LoadingAlone,
     PairLost,
+    TurnEvent,
 )
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     from app.engine.loaded_pair import LoadedPair
     from app.engine.memory.pressure import MemoryMonitor
     from app.engine.model.loader import ModelPair
-    from app.engine.pair_loader import Connect
+    from app.engine.pair_loader import LoadSpread
     from app.engine.scorers.choice import ChooseScorer
 
 IDLE_DELAY = 0.5
@@ -99,8 +101,8 @@ class MlxEngine:
 
     `step` is the prefill step in tokens (default: it is chosen for each model). `probe` measures
     memory, `power` tells whether the machine is on battery, and `backend` describes the device; the
-    defaults are those of this machine. `connect` opens connections to the machines of a sharded
-    target. `choose_scorer` replaces the choice of a scorer in benchmarks."""
+    defaults are those of this machine. `load_spread` loads a target over several machines.
+    `choose_scorer` replaces the choice of a scorer in benchmarks."""
 
     def __init__(
         self,
@@ -108,11 +110,11 @@ class MlxEngine:
         probe: MemoryProbe | None = None,
         power: PowerProbe | None = None,
         backend: Backend | None = None,
-        connect: Connect | None = None,
+        load_spread: LoadSpread | None = None,
         choose_scorer: ChooseScorer | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
-        self._backend, self._connect = backend, connect
+        self._backend, self._load_spread = backend, load_spread
         self._choose_scorer = choose_scorer
         self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
         self._order, self._numbers = itertools.count(), itertools.count(1)
@@ -240,20 +242,19 @@ class MlxEngine:
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
-            self._emit(Failed(None, refusal))
+            self._emit(CommandFailed(refusal))
         elif isinstance(command, AskedTurn):
             self._turn = command
             self._emit(Failed(command.number, refusal))
             self._turn = None
 
     def _emit(self, event: Event) -> None:
-        """Send events of the running turn to its listener, all others to every listener."""
+        """Send an event of the running turn to its listener, any other to every listener."""
         if isinstance(event, Loaded) and self._loaded_by is not None:
             self.pair = self._loaded_by, event
         listeners = self._listeners
-        if self._turn is not None and getattr(event, "turn", None) is not None:
-            others = listeners if isinstance(event, HostsLost) else ()
-            listeners = tuple(dict.fromkeys((self._turn.listener, *others)))
+        if isinstance(event, TurnEvent) and self._turn is not None:
+            listeners = (self._turn.listener,)
         for listener in listeners:
             try:
                 listener(event)
@@ -329,7 +330,7 @@ class MlxEngine:
         self._lost = None
         self._unload_pair()
         pair = load_pair(
-            command, self._step, stopped, self._backend, self._connect, self._remembered
+            command, self._step, stopped, self._backend, self._load_spread, self._remembered
         )
         loaded, self._loaded_by = self._keep_loaded(pair), command
         pair.target.watch(partial(self._put, _CheckHosts()))
@@ -442,8 +443,7 @@ class MlxEngine:
         self._lost = None
         if loaded_before is not None:
             self.pair = command, loaded_before[1]
-        number = None if turn is None else turn.number
-        self._emit(HostsLost(number, lost.failure, name))
+        self._emit(HostsLost(lost.failure, name))
         loaded.report_costs()
         return loaded
 

@@ -12,31 +12,27 @@ import mlx.core as mx
 from app.engine.backend import blas, memory
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.backend.memory_probes import PowerProbe
-from app.engine.memory.cache_pool import CachePool
-from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
+from app.engine.memory.cache_pool import CachePool, Scores
+from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager, PressureResponse
 from app.engine.memory.pressure import MemoryMonitor
 from app.engine.model.loader import ModelPair
-from app.engine.progress import ShardsLost, TurnCancelled, TurnClock, TurnError
+from app.engine.progress import ShardsLost, TurnClock, TurnError
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.calibration import calibrate
+from app.engine.turn.context import TurnContext
 from app.engine.turn.costs import PairCosts
-from app.engine.turn.turn import Turn
+from app.engine.turn.turn import run_turn
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     CostsUpdated,
     EngineWarning,
     Event,
-    Finished,
     Loaded,
     MemoryReport,
     Unloaded,
 )
-from app.protocol.reasons import FailureKind, Reason, ReasonCode
-from app.protocol.stats import FinishReason
-
-MAX_SCORED = 64
-"""Maximum number of conversations whose scores are kept: a few bytes per token, and the text."""
+from app.protocol.reasons import Reason, ReasonCode
 
 _log = logging.getLogger(__name__)
 
@@ -59,17 +55,21 @@ class LoadedPair:
         self.pair, self._monitor, self._emit = pair, monitor, emit
         self._choose_scorer = choose or choose_scorer
         self._power, self._stopped, self._has_pending = power, stopped, has_pending
-        self._scored: dict[str | None, ScoredPrompt] = {}
-        """Scores of each conversation's last turn, from which another keep can be selected, even
-        after its caches were evicted. Turns without a conversation share one entry."""
+        self._scored: Scores = {}
         self.apply(policy)
 
     def apply(self, policy: CachePolicy) -> None:
-        """Apply a policy; starts with empty caches."""
+        """Apply a policy. Caches start empty; scores stay."""
         folder = policy.costs_folder
         self.costs = PairCosts(self.pair, None if folder is None else Path(folder))
         self.caches = CachePool(
-            self.pair, policy, self._emit, self._power, self._stopped, self._has_pending
+            self.pair,
+            policy,
+            self._emit,
+            self._power,
+            self._stopped,
+            self._has_pending,
+            self._scored,
         )
         self.memory_manager = MemoryManager(self.pair, self._emit, self.caches, self._monitor)
         self.pressure = PressureResponse(self.pair, self._monitor, self.memory_manager, self._emit)
@@ -113,55 +113,42 @@ class LoadedPair:
 
     # ------------------------------------------------------------------ a turn
 
-    def run_turn(self, command: Ask, clock: TurnClock) -> None:
-        """Emit a turn's events up to `Finished`. Raises what `Turn.run` raises. On ShardsLost,
-        `clock.interrupted` has the rest of the turn."""
+    def run_turn(self, ask: Ask, clock: TurnClock) -> None:
+        """Emit a turn's events up to `Finished`. Raises what `turn.run_turn` raises."""
+        context = TurnContext(
+            self.pair,
+            clock,
+            self.caches,
+            self.memory_manager,
+            self.costs.costs,
+            self.costs.usual_confidence,
+            self._choose_scorer,
+        )
         try:
-            clock.check_cancel()
-            cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
-        except TurnCancelled as stop:
-            if stop.ended is FinishReason.MEMORY:
-                raise TurnError(FailureKind.MEMORY_EXHAUSTED) from None
-            cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
-            self._emit(clock.whole(cancelled))
-            return
-        known = self.costs.costs, self.costs.usual_confidence, self.caches, self._choose_scorer
-        turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
-        try:
-            turn.run()
-        except (TurnError, NotEnoughMemory):  # raised between steps: the caches are consistent
-            raise
-        except ShardsLost:
-            clock.interrupted = turn.interrupted()
+            measured = run_turn(ask, context)
+        except (TurnError, NotEnoughMemory, ShardsLost):  # the caches are consistent
             raise
         except BaseException as error:
             if memory.is_gpu_lost(error):
                 self.caches.abandon()
             else:
-                self.caches.drop(command.conversation)
+                self.caches.drop(ask.conversation)
             raise
         finally:
-            self._scored.pop(command.conversation, None)
-            if cache.scored is not None:
-                self._scored[command.conversation] = cache.scored
-            while len(self._scored) > MAX_SCORED:
-                del self._scored[next(iter(self._scored))]
             self.caches.enforce_budget()
             self.pressure.after_turn()
             self.report_memory()
-        if clock.interrupted is None and (turn.timings or turn.confidence is not None):
-            self.costs.add(turn.timings, turn.confidence)
+        if clock.interrupted is None and (measured.timings or measured.confidence is not None):
+            self.costs.add(measured.timings, measured.confidence)
             self.report_costs()
 
     def reselect(self, turn: int, keep_ratio: float) -> None:
         """Select from this turn's scores with another keep, if they are still stored."""
-        for scored in self._scored.values():
-            if scored.turn == turn:
-                self._emit(scored.select(keep_ratio)[1])
+        if (selected := self.caches.select(turn, keep_ratio)) is not None:
+            self._emit(selected)
 
     def drop(self, conversation: str) -> None:
         """Drop everything about a deleted conversation, including its snapshot."""
-        self._scored.pop(conversation, None)
         self.caches.drop(conversation, on_disk=True)
 
     # ------------------------------------------------------------------ between turns

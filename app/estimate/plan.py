@@ -7,19 +7,17 @@ import math
 from dataclasses import dataclass, replace
 
 from app.estimate.guard import asks_for_every_token
-from app.protocol.commands import Ask
-from app.protocol.cost_model import (
+from app.estimate.work import (
     DENSE_WITHIN_SECONDS,
     MIN_SAVING_LOSING,
     MIN_SKIPPABLE,
-    AttentionWork,
-    Costs,
-    ReadPlan,
     recalled_tokens,
     scoring_work,
     sparse_pays,
     sparse_work,
 )
+from app.protocol.commands import Ask
+from app.protocol.cost_model import AttentionWork, Costs, ReadPlan
 from app.protocol.options import AUTO_KEEP, DEFAULT_TUNING, Mode, expected_keep
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Reading, Statistics
@@ -34,6 +32,11 @@ class Plan:
     """Why the question needs every token, or None."""
     show_selection: bool = False
     """Whether to show what a sparse read would select, although everything is cached."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether the prompt is scored."""
+        return self.reading is Reading.SPARSE or self.show_selection
 
 
 @dataclass(frozen=True, slots=True)

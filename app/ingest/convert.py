@@ -1,14 +1,15 @@
 """Converts files without parts to what a program would show: Rich Text, mail, web pages and
-notebooks. Other files are their own text."""
+text formats such as notebooks. Other files are their own text."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from app.ingest.kinds import Kind
+from app.ingest.kinds import TEXT_FORMATS, Kind
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded, declared_encoding, decode
 from app.ingest.web_page import page_text
@@ -21,8 +22,9 @@ _MAX_NAMES = 5
 """Maximum number of a mail's attachments to list by name."""
 
 
-def converted(kind: Kind, data: bytes, check: Callable[[], None]) -> Decoded:
-    """The text of a file. `check` is called regularly, and may raise. Raises Rejected."""
+def converted(kind: Kind, suffix: str, data: bytes, check: Callable[[], None]) -> Decoded:
+    """The text of a file; `suffix` is the end of its name. `check` is called regularly, and may
+    raise. Raises Rejected."""
     # Imported where they are used: this also runs in a process for one file.
     content = data.removeprefix(codecs.BOM_UTF8)
     if kind is Kind.RTF:
@@ -41,10 +43,9 @@ def converted(kind: Kind, data: bytes, check: Callable[[], None]) -> Decoded:
     decoded = decode(data)
     if kind is Kind.PAGE:
         return replace(decoded, text=page_text(decoded.text, check))
-    if kind is Kind.NOTEBOOK:
-        from app.ingest.notebook import notebook_text
-
-        if (text := notebook_text(decoded.text)) is not None:
+    if kind is Kind.TEXT_FORMAT:
+        text_of = resolve_name(TEXT_FORMATS[suffix])
+        if (text := text_of(decoded.text)) is not None:
             return replace(decoded, text=text)
     return decoded
 

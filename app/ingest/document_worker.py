@@ -29,6 +29,8 @@ class Request:
 
     kind: str = ""
     """A `Kind`; empty: a PDF or an archive, as the content tells."""
+    suffix: str = ""
+    """The end of the file's name."""
     wanted: str = ""
     """The pages of a PDF to read, such as `iv,5-10`; if it names something else, all are read."""
     recogniser: str = ""
@@ -65,9 +67,9 @@ def main(memory: int, progress: int, first: int, request: Request) -> int:
     os.dup2(2, 1)  # libraries may print
     recogniser = None
     if request.recogniser:
-        from app.ingest.ocr import open_recogniser
+        from app.ingest.recognition import load_recogniser
 
-        recogniser = open_recogniser(request.recogniser)
+        recogniser = load_recogniser(request.recogniser)
     total = int(request.total_seconds) + 1
     confine.confine(request.max_bytes + _MIB, total, may_thread=recogniser is not None)
     if request.kind and request.kind not in FLAT:
@@ -127,7 +129,7 @@ def _convert(request: Request, data: bytes, output: IO[bytes]) -> int:
     from app.ingest.text import whole_characters
 
     try:
-        decoded = converted(Kind(request.kind), data, lambda: None)
+        decoded = converted(Kind(request.kind), request.suffix, data, lambda: None)
     except Rejected as rejected:
         _write(output, {"rejected": _fields(rejected)})
     else:

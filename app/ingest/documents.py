@@ -25,9 +25,9 @@ from app.ingest.excerpt import Outline, check_pages, outline_of, page_ranges
 from app.ingest.kinds import SUFFIXES, Kind, kind_of, refused_archive, suffix_of
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.markdown import visible
-from app.ingest.ocr import installed_recogniser
 from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
 from app.ingest.process import run_bounded
+from app.ingest.recognition import installed_recogniser
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.protocol.prompt import Document
@@ -149,10 +149,12 @@ def pages_of(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Outline | N
     return Outline("page", range(1, found.total + 1), labels=found.labels) if found.total else None
 
 
-def converted_apart(kind: Kind, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+def converted_apart(
+    kind: Kind, suffix: str, data: bytes, limits: ReadLimits, budget: ReadBudget
+) -> Decoded:
     """What `converted` returns, in a process with limits. Raises Rejected, and what `budget.check`
     raises."""
-    with _worker(Request(kind=kind.value), data, limits, budget) as worker:
+    with _worker(Request(kind=kind.value, suffix=suffix), data, limits, budget) as worker:
         status, written = worker.run()
     if status == 0:
         found = json.loads(written)

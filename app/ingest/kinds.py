@@ -32,7 +32,8 @@ class Kind(StrEnum):
     PAGE = "page"
     WEB_ARCHIVE = "web archive"
     """A page that Safari saved."""
-    NOTEBOOK = "notebook"
+    TEXT_FORMAT = "text format"
+    """One of `TEXT_FORMATS`."""
     TEXT = "text"
 
     @property
@@ -41,6 +42,9 @@ class Kind(StrEnum):
         return self in (Kind.PDF, Kind.ARCHIVE, Kind.FLAT, Kind.WORKBOOK_XML)
 
 
+TEXT_FORMATS = {".ipynb": "app.ingest.notebook:notebook_text"}
+"""By the end of a name: the function that makes what a program would show of the content, or None
+if the content is something else."""
 SUFFIXES = {
     ".pdf": "a PDF",
     **dict.fromkeys((".docx", ".docm", ".dotx", ".dotm"), "a Word"),
@@ -166,7 +170,7 @@ def kind_of(name: str, data: bytes) -> Kind:
         return Kind.PAGE
     if suffix in _MAILS:
         return Kind.MAIL
-    return Kind.NOTEBOOK if suffix == ".ipynb" else Kind.TEXT
+    return Kind.TEXT_FORMAT if suffix in TEXT_FORMATS else Kind.TEXT
 
 
 def _is_named_page(suffix: str, text: str) -> bool:

@@ -17,7 +17,7 @@ from app.ingest.pdf_text import UNKNOWN, PageText, cleaned, page_text
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.ingest.ocr import Recogniser
+    from app.ingest.recognition import Recogniser
 
 MAX_LABEL = 40
 """Maximum number of characters of the label of a page."""
@@ -75,10 +75,8 @@ class PdfPages:
             drawn = raw.FPDFPage_CountObjects(page) + raw.FPDFPage_GetAnnotCount(page)
             blank = not has_text and not drawn
             if self._recogniser is not None and not has_text and not blank:
-                from app.ingest.ocr import recognised_text
-
                 raw.FPDFPage_SetRotation(page, rotation)
-                text = plain(cleaned(recognised_text(page, self._recogniser))).replace(UNKNOWN, "")
+                text = plain(cleaned(self._recogniser.text(page))).replace(UNKNOWN, "")
             lines = annotations.lines
             said = [*self._unknown(number, found), *_said_of_files(number, annotations.files)]
         finally:

@@ -34,6 +34,7 @@ from app.ingest.kinds import (
     is_document,
     kind_of,
     refusal_of_head,
+    suffix_of,
 )
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.line_ranges import LargeText, open_text, part_too_large, read_lines
@@ -432,13 +433,13 @@ def _text_of(
 ) -> Decoded:
     """The text of a file: for documents, web pages, notebooks, mail and Rich Text what a program
     would show, for other files their content. Raises as `_read_file` does."""
-    kind = kind_of(name, data)
+    kind, suffix = kind_of(name, data), suffix_of(name)
     if kind.has_parts:
         decoded = document_text(name, data, limits, budget, part, kind)
     elif kind is Kind.TEXT or len(data) <= _APART:
-        decoded = converted(kind, data, budget.check)
+        decoded = converted(kind, suffix, data, budget.check)
     else:
-        decoded = converted_apart(kind, data, limits, budget)
+        decoded = converted_apart(kind, suffix, data, limits, budget)
     if len(decoded.text) > limits.total_bytes:
         raise too_much_text(limits)
     shown = _shown(name, kind, decoded)
@@ -450,7 +451,7 @@ def _text_of(
 def _shown(name: str, kind: Kind, decoded: Decoded) -> Decoded:
     """The text of a file of this kind, as a person sees it."""
     text = whole_characters(decoded.text)
-    is_source = kind in (Kind.TEXT, Kind.NOTEBOOK) and not is_prose(name)
+    is_source = kind in (Kind.TEXT, Kind.TEXT_FORMAT) and not is_prose(name)
     shown, invisible = without_hidden(text)
     if not is_source:
         text = visible(shown)

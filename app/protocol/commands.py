@@ -27,8 +27,8 @@ def _last_part(path: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Load:
     """Load a pair of models from two folders. Without a draft model, the built-in scorer scores the
-    prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
-    earlier one.
+    prompt. Each command is answered by one `Loaded` or `CommandFailed`, in order; a later `Load`
+    stops an earlier one.
 
     `draft_is_encoder`: the draft is a text encoder, which the built-in scorer uses instead of its
     own.
@@ -116,7 +116,7 @@ class CachePolicy:
 @dataclass(frozen=True, slots=True)
 class CalibrateCosts:
     """Time the loaded pair now, even if its costs are known. Answered by one `CostsUpdated` with
-    `requested` set, or by `Failed`. The next command stops it."""
+    `requested` set, or by `CommandFailed`. The next command stops it."""
 
 
 @dataclass(frozen=True, slots=True)

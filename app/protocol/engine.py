@@ -51,8 +51,7 @@ class Engine(Protocol):
     def send(self, command: Command) -> None: ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Add a listener for events that belong to no turn, and for `HostsLost`. Returns a function
-        that removes it."""
+        """Add a listener for events that belong to no turn. Returns a function that removes it."""
         ...
 
     def join(self, timeout: float | None = None) -> None:

@@ -16,6 +16,13 @@ from app.protocol.stats import DocumentsRead, FinishReason, Phase, Reading, Stat
 
 
 @dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """An event of one turn. Only the listener that asked for the turn gets it."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     name: str
     architecture: str
@@ -46,12 +53,11 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseProgress:
+class PhaseProgress(TurnEvent):
     """`done` of `total` tokens (or other work) of a phase are done. `eta` is the number of seconds
     to the first word, or to the end of the phase if later phases cannot be predicted; None if
     unknown."""
 
-    turn: int
     phase: Phase
     done: int
     total: int
@@ -64,10 +70,9 @@ class PhaseProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieving:
+class Retrieving(TurnEvent):
     """The `documents` of the conversation do not all fit in the context, so parts are chosen."""
 
-    turn: int
     documents: DocumentsRead
 
 
@@ -81,14 +86,13 @@ class RankedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieved:
+class Retrieved(TurnEvent):
     """The documents of the conversation do not all fit in the context, so `parts` of them were put
     before this question, in the order of the files. Parts of earlier questions stay where they are
     if they fit. `ranked` are the best files that were not chosen, of all `documents`. `room` is
     the number of tokens that were available. `stands_out`: whether a file fits the question better
     than most."""
 
-    turn: int
     parts: tuple[RetrievedPart, ...]
     ranked: tuple[RankedFile, ...]
     documents: DocumentsRead
@@ -97,13 +101,12 @@ class Retrieved:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(TurnEvent):
     """The prompt was built, and sparse or dense was chosen for these `reasons`. `guard` is the
     reason for which a sparse read was predicted to lose the answer, or None. `ttft` is the
     predicted time to first token, `ttft_alternative` that of the other way of reading; None if
     unknown."""
 
-    turn: int
     reading: Reading
     reasons: tuple[Reason, ...]
     keep_ratio: float
@@ -120,7 +123,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportanceMap:
+class ImportanceMap(TurnEvent):
     """Importance so far: the mean over each bucket of prompt tokens, scaled such that the highest
     is 1.
 
@@ -128,18 +131,16 @@ class ImportanceMap:
     while the draft scores, to update a heatmap. `observed` of `to_observe` observations were
     made."""
 
-    turn: int
     buckets: tuple[float, ...]
     observed: int
     to_observe: int
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(TurnEvent):
     """The tokens selected at this keep ratio: `selected_tokens` of `prompt_tokens`, as ascending
     `spans`. Sent again if more is read while the answer is written."""
 
-    turn: int
     keep_ratio: float
     selected_tokens: int
     prompt_tokens: int
@@ -156,11 +157,10 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRestored:
+class SnapshotRestored(TurnEvent):
     """`tokens` tokens of a conversation's cache were restored from disk. If its snapshot was
     unusable, `reason` says why and `tokens` is 0."""
 
-    turn: int
     tokens: int
     reason: Reason | None = None
 
@@ -202,10 +202,9 @@ class EngineWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class FellBackToDense:
+class FellBackToDense(TurnEvent):
     """The sparse path failed, so the turn reads densely instead."""
 
-    turn: int
     reason: Reason
 
 
@@ -222,7 +221,6 @@ class HostsLost:
     """A machine with a shard of the `target` was lost, so the target was loaded on this machine
     alone, with empty caches. The running turn continues there."""
 
-    turn: int | None
     failure: Failure
     target: str
 
@@ -236,32 +234,29 @@ class PairLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Token(TurnEvent):
     """Tokens generated since the last such event, and the text that they complete.
 
     `thinking` is text between the model's thinking tags; `text` is text of the answer.
     """
 
-    turn: int
     ids: tuple[int, ...]
     text: str
     thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
+class Cited(TurnEvent):
     """The citations of the whole answer. Sent before `Finished`, if documents are in the prompt."""
 
-    turn: int
     citations: Citations
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(TurnEvent):
     """The turn has ended. `text` is the whole answer. `statistics` is None if the turn was
     cancelled before the prompt was built."""
 
-    turn: int
     finish_reason: FinishReason
     text: str
     generated_ids: tuple[int, ...]
@@ -269,16 +264,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A command failed. `turn` is None if it was not a turn."""
+class Failed(TurnEvent):
+    """The turn failed."""
 
-    turn: int | None
     failure: Failure
 
     @property
     def predicted(self) -> bool:
         """Whether the turn was refused by a prediction. With `skip_memory_check` it is tried."""
-        return self.turn is not None and self.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
+        return self.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
 
     @property
     def excess_tokens(self) -> int:
@@ -287,10 +281,17 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """A command other than a turn failed, such as `Load`."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLost:
     """The system has permanently stopped this process's work on the GPU. No pair is loaded now, and
-    every later command that needs one fails. Sent once, after the `Failed` of the running turn or
-    command, if there was one."""
+    every later command that needs one fails. Sent once, after the event
+    that ended the running turn or command, if there was one."""
 
     failure: Failure
 
@@ -351,27 +352,16 @@ class Closed:
     """The engine thread has ended."""
 
 
-Event = (
+EngineEvent = (
     Loaded
-    | PhaseProgress
-    | Retrieving
-    | Retrieved
-    | Planned
-    | ImportanceMap
-    | Selected
-    | SnapshotRestored
     | BackgroundProgress
     | SnapshotFailed
     | SnapshotProgress
     | EngineWarning
-    | FellBackToDense
     | LoadingAlone
     | HostsLost
     | PairLost
-    | Token
-    | Cited
-    | Finished
-    | Failed
+    | CommandFailed
     | GpuLost
     | MemoryReport
     | PressureChanged
@@ -381,5 +371,8 @@ Event = (
     | CostsUpdated
     | Closed
 )
+"""Events that all listeners get."""
+
+Event = TurnEvent | EngineEvent
 
 Listener = Callable[[Event], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 MAX_PORT = 65_535
 WORKER_PORT = 8322
@@ -49,13 +48,3 @@ class HostMachine:
     latency: float | None = None
     rate: float | None = None
     problem: str = ""
-
-
-class Machines(Protocol):
-    """Measures the machines of `--hosts`."""
-
-    hosts: Hosts
-
-    def look(self) -> list[HostMachine]:
-        """Measure all machines; this one comes first. Takes seconds."""
-        ...

@@ -1,4 +1,4 @@
-"""All settings: a dataclass for each group, and a docstring for each setting.
+"""All settings: a dataclass for each group, with the type, the limits and the text of each setting.
 
 The file, its comments, the settings screen and `specchat settings` are all generated from these by
 `Setting`. The type of a setting is `bool`, an enumeration, a number with its `Range`, or `str` for
@@ -7,12 +7,10 @@ a name.
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from app.ingest.limits import MIB, ReadLimits
 from app.protocol.commands import CachePolicy
@@ -87,109 +85,172 @@ class ThemeName(StrEnum):
 class ReadingSettings:
     """How documents are read."""
 
-    mode: Mode = Mode.AUTO
-    """How documents are read by default. Mode auto decides between sparse, which reads the fraction
-    set by keep, and full, which reads everything."""
-    keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
-    """The fraction of your documents that a sparse read selects by default. Auto: every passage
-    whose score is clearly above the others."""
-    first_word_within_s: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
-    """With keep auto, read only as much as this machine can read in this many seconds. 0: no
-    limit."""
-    kv_bits: KvBits = KvBits.FULL
-    """Precision of the target's KV cache: full, 8 bits (about half the memory) or 4 bits (about a
-    quarter). Takes effect at the next start. Answers may get worse, and some models do not support
-    it."""
-    background_reading: BackgroundPolicy = _CACHE_POLICY.background
-    """When specchat reads skipped text in the background, while no question is answered: off, on AC
-    power (not on battery), or always."""
+    mode: Annotated[
+        Mode,
+        "How documents are read by default. Mode auto decides between sparse, which reads the "
+        "fraction set by keep, and full, which reads everything.",
+    ] = Mode.AUTO
+    keep: Annotated[
+        float,
+        Range(0, 1, 0.01, "auto"),
+        "The fraction of your documents that a sparse read selects by default. Auto: every "
+        "passage whose score is clearly above the others.",
+    ] = AUTO_KEEP
+    first_word_within_s: Annotated[
+        int,
+        Range(0, 3600, 5, "no limit"),
+        "With keep auto, read only as much as this machine can read in this many seconds. 0: no "
+        "limit.",
+    ] = 0
+    kv_bits: Annotated[
+        KvBits,
+        "Precision of the target's KV cache: full, 8 bits (about half the memory) or 4 bits "
+        "(about a quarter). Takes effect at the next start. Answers may get worse, and some "
+        "models do not support it.",
+    ] = KvBits.FULL
+    background_reading: Annotated[
+        BackgroundPolicy,
+        "When specchat reads skipped text in the background, while no question is answered: off, "
+        "on AC power (not on battery), or always.",
+    ] = _CACHE_POLICY.background
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
     """How answers are written."""
 
-    max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
-    """Maximum length of an answer, in tokens."""
-    temperature: Annotated[float, Range(0, 2, 0.1, neutral=_SAMPLING.temperature)] = MODELS_OWN
-    """How random the answers are. At 0 the most likely token is always chosen. The model's own: the
-    value in its generation_config.json."""
-    top_p: Annotated[float, Range(0.01, 1, 0.05, neutral=_SAMPLING.top_p)] = MODELS_OWN
-    """Sample only from the most likely tokens whose probabilities add up to this."""
-    top_k: Annotated[int, Range(0, 1000, 10, "all", neutral=_SAMPLING.top_k)] = MODELS_OWN
-    """Sample only from this many of the most likely tokens. 0: from all."""
-    min_p: Annotated[float, Range(0, 1, 0.05, neutral=_SAMPLING.min_p)] = MODELS_OWN
-    """Sample only from tokens whose probability is at least this fraction of the highest one."""
-    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, neutral=1)] = MODELS_OWN
-    """Above 1, the last 64 tokens become less likely to be repeated. 1: no penalty."""
-    thinking: bool = _SAMPLING.thinking
-    """Let models think before they answer, if they can. Some models always think."""
-    thinking_budget: Annotated[int, Range(0, 131_072, 256, "no limit")] = _SAMPLING.thinking_budget
-    """Maximum number of thinking tokens before the answer has to begin. 0: no limit."""
-    stop_repeats: bool = True
-    """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
-    request_max_tokens: Annotated[int, Range(1, 1_000_000, 1_024)] = 32_768
-    """Maximum length, in tokens, of an answer to a request that other programs send to the server
-    (F5) without a limit of its own."""
+    max_tokens: Annotated[int, Range(1, 131_072, 64), "Maximum length of an answer, in tokens."] = (
+        _SAMPLING.max_tokens
+    )
+    temperature: Annotated[
+        float,
+        Range(0, 2, 0.1, neutral=_SAMPLING.temperature),
+        "How random the answers are. At 0 the most likely token is always chosen. The model's "
+        "own: the value in its generation_config.json.",
+    ] = MODELS_OWN
+    top_p: Annotated[
+        float,
+        Range(0.01, 1, 0.05, neutral=_SAMPLING.top_p),
+        "Sample only from the most likely tokens whose probabilities add up to this.",
+    ] = MODELS_OWN
+    top_k: Annotated[
+        int,
+        Range(0, 1000, 10, "all", neutral=_SAMPLING.top_k),
+        "Sample only from this many of the most likely tokens. 0: from all.",
+    ] = MODELS_OWN
+    min_p: Annotated[
+        float,
+        Range(0, 1, 0.05, neutral=_SAMPLING.min_p),
+        "Sample only from tokens whose probability is at least this fraction of the highest one.",
+    ] = MODELS_OWN
+    repetition_penalty: Annotated[
+        float,
+        Range(0.5, 2, 0.05, neutral=1),
+        "Above 1, the last 64 tokens become less likely to be repeated. 1: no penalty.",
+    ] = MODELS_OWN
+    thinking: Annotated[
+        bool, "Let models think before they answer, if they can. Some models always think."
+    ] = _SAMPLING.thinking
+    thinking_budget: Annotated[
+        int,
+        Range(0, 131_072, 256, "no limit"),
+        "Maximum number of thinking tokens before the answer has to begin. 0: no limit.",
+    ] = _SAMPLING.thinking_budget
+    stop_repeats: Annotated[
+        bool,
+        "Stop an answer that only repeats itself. An answer that you continue is not stopped "
+        "again.",
+    ] = True
+    request_max_tokens: Annotated[
+        int,
+        Range(1, 1_000_000, 1_024),
+        "Maximum length, in tokens, of an answer to a request that other programs send to the "
+        "server (F5) without a limit of its own.",
+    ] = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Limits on attached files and folders."""
 
-    max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
-    """Maximum size of a document in a conversation, in MB. A question with a larger one is not
-    sent."""
-    attach_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
-    """Maximum size of all files and folders that are attached at once, in MB."""
-    max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
-    """Maximum size of a file in an attached folder, in MB. Larger files are skipped."""
-    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.document_bytes // MIB
-    """Maximum size of a PDF, office or EPUB file, in MB."""
-    max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
-    """Maximum number of files that are attached from one folder."""
+    max_document_size_mb: Annotated[
+        int,
+        Range(1, 4096),
+        "Maximum size of a document in a conversation, in MB. A question with a larger one is not"
+        " sent.",
+    ] = ATTACHMENT_LIMIT // MIB
+    attach_limit_mb: Annotated[
+        int,
+        Range(1, 4096),
+        "Maximum size of all files and folders that are attached at once, in MB.",
+    ] = _LIMITS.total_bytes // MIB
+    max_file_size_mb: Annotated[
+        int,
+        Range(1, 4096),
+        "Maximum size of a file in an attached folder, in MB. Larger files are skipped.",
+    ] = _LIMITS.file_bytes // MIB
+    max_pdf_size_mb: Annotated[
+        int, Range(1, 4096), "Maximum size of a PDF, office or EPUB file, in MB."
+    ] = _LIMITS.document_bytes // MIB
+    max_files: Annotated[
+        int, Range(1, 100_000, 100), "Maximum number of files that are attached from one folder."
+    ] = _LIMITS.files
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
     """The default models."""
 
-    target: str = EMBEDDED
-    """The model that answers: an installed model, a folder, or the demo model. Ctrl+L lists
-    models."""
-    draft: str = ""
-    """A small model, or a text encoder, that takes part in scoring the documents. Auto: the demo
-    model has its own; other models use the built-in scorer alone, as with builtin."""
-    folders: str = ""
-    """More folders with your own models, separated by colons. specchat lists MLX models and GGUF
-    files up to four folder levels deep there, and never changes them."""
+    target: Annotated[
+        str,
+        "The model that answers: an installed model, a folder, or the demo model. Ctrl+L lists "
+        "models.",
+    ] = EMBEDDED
+    draft: Annotated[
+        str,
+        "A small model, or a text encoder, that takes part in scoring the documents. Auto: the "
+        "demo model has its own; other models use the built-in scorer alone, as with builtin.",
+    ] = ""
+    folders: Annotated[
+        str,
+        "More folders with your own models, separated by colons. specchat lists MLX models and "
+        "GGUF files up to four folder levels deep there, and never changes them.",
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
     """What is stored, and for how long."""
 
-    trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
-    """How long a deleted conversation can be restored, in days."""
-    disk_cache_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
-    """Maximum disk space for the caches of conversations, in GB. 0 (auto): 20 times the size of the
-    models' weights, but at least 0.5 GB, at most 20 GB, and never more than a tenth of the free
-    space. The least recently used caches are deleted first; their conversations are read again when
-    needed."""
-    memory_cache_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
-    """Maximum memory for the caches of conversations that are not in use, in GB."""
-    save_requests: bool = False
-    """Save requests that other programs send to the server (F5) as conversations."""
+    trash_days: Annotated[
+        int, Range(1, 3650), "How long a deleted conversation can be restored, in days."
+    ] = round(TRASH_DAYS)
+    disk_cache_gb: Annotated[
+        int,
+        Range(0, 2000, zero="auto"),
+        "Maximum disk space for the caches of conversations, in GB. 0 (auto): 20 times the size "
+        "of the models' weights, but at least 0.5 GB, at most 20 GB, and never more than a tenth "
+        "of the free space. The least recently used caches are deleted first; their conversations"
+        " are read again when needed.",
+    ] = _CACHE_POLICY.disk_budget // GB
+    memory_cache_gb: Annotated[
+        int,
+        Range(1, 1000),
+        "Maximum memory for the caches of conversations that are not in use, in GB.",
+    ] = _CACHE_POLICY.memory_budget // GB
+    save_requests: Annotated[
+        bool, "Save requests that other programs send to the server (F5) as conversations."
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
     """Theme and animations."""
 
-    theme: ThemeName = ThemeName.AUTO
-    """The colours of the screen; auto follows the terminal's background."""
-    animations: bool = True
-    """Animate changes on the screen."""
+    theme: Annotated[
+        ThemeName, "The colours of the screen; auto follows the terminal's background."
+    ] = ThemeName.AUTO
+    animations: Annotated[bool, "Animate changes on the screen."] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,24 +466,10 @@ def find(key: str) -> Setting:
 
 
 def _group(name: str, of: type[Any]) -> Group:
-    hints, docs, defaults = get_type_hints(of, include_extras=True), _docs(of), of()
+    hints, defaults = get_type_hints(of, include_extras=True), of()
     settings = []
     for each in fields(of):
-        hint, bounds = hints[each.name], None
-        if get_origin(hint) is Annotated:
-            hint, bounds = get_args(hint)
+        kind, *bounds, doc = get_args(hints[each.name])
         default = getattr(defaults, each.name)
-        settings.append(Setting(name, each.name, hint, bounds, default, docs[each.name]))
+        settings.append(Setting(name, each.name, kind, bounds[0] if bounds else None, default, doc))
     return Group(name, " ".join((of.__doc__ or "").split()), tuple(settings))
-
-
-def _docs(of: type[Any]) -> dict[str, str]:
-    """The docstring below each field. Python keeps it only in the source."""
-    body = ast.parse(inspect.getsource(of)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for statement, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            assert isinstance(after, ast.Expr)
-            docs[statement.target.id] = " ".join(str(ast.literal_eval(after.value)).split())
-    return docs

@@ -30,6 +30,7 @@ from textual.widgets import TextArea
 
 from app.errors import UserError
 from app.estimate.plan import describe
+from app.extras import SERVE
 from app.protocol.commands import Ask, CalibrateCosts, Close
 from app.protocol.engine import LocalServer
 from app.protocol.events import Event
@@ -412,7 +413,9 @@ class SpecchatApp(App[None]):
             )
 
     def action_serve(self) -> None:
-        if self._server is not None:
+        if self._server is None:
+            self.chat.notice.show(str(SERVE.missing))
+        else:
             start_task(self, partial(self._switch_server, self._server), "server", exclusive=True)
 
     async def _switch_server(self, server: LocalServer) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.models.machines import Machines
 from app.protocol.commands import Load
 from app.protocol.engine import Engine, LocalServer
-from app.protocol.hosts import Machines
 from app.settings.file import SettingsFile
 from app.ui.originals import Opener
 from app.ui.terminal import Clipboard

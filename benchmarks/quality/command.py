@@ -16,7 +16,7 @@ from app.chat import wording
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import find_pair, resolve_pair
 from app.cli.ask import read_inputs
-from app.cli.main import INTERRUPTED
+from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.engine import MlxEngine
 from app.errors import UserError

@@ -14,7 +14,7 @@ from benchmarks.hosts_on_paper import LinkSpeed
 from benchmarks.machines import LOOP, MODES, ONE, SLOW, SLOWED, STEP, through
 from benchmarks.relay import LOOPBACK
 from tests.benchmarks.test_benches import measured
-from tests.models.test_across import SHAPE
+from tests.extras.hosts.test_across import SHAPE
 
 pytestmark = pytest.mark.benchmarks
 

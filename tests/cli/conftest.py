@@ -46,7 +46,7 @@ def without_models(monkeypatch: pytest.MonkeyPatch) -> list[FakeEngine]:
     """From now on `specchat ask` loads no model. Returns the engines that it starts instead."""
     started: list[FakeEngine] = []
 
-    def start(connect: object) -> FakeEngine:
+    def start(load_spread: object) -> FakeEngine:
         started.append(FakeEngine())
         return started[-1]
 

@@ -14,10 +14,10 @@ import pytest
 from app.cli import ask
 from app.cli.ask import read_inputs
 from app.errors import UserError
+from app.extras.ocr import RECOGNITION
 from app.ingest.limits import ReadLimits
 from app.ingest.records import IngestError, ReadProgress, ReadResults
-from app.util.extras import install_command
-from tests.ingest.test_ocr import fake_rapidocr
+from tests.extras.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 
 
@@ -80,7 +80,7 @@ def test_how_pages_without_text_can_be_read_is_told(
     scan = docs / "scan.pdf"
     scan.write_bytes(pdf_of("Cover", ""))
     monkeypatch.setattr(ask, "installed_recogniser", lambda: "")
-    command = install_command("ocr")
+    command = RECOGNITION.install_command()
     assert re.search(r" install .*'(?:rapidocr|ocrmac)>=", command)
     assert told(scan, capsys)[-1] == f"To read pages without text, run `{command}`, and add --ocr."
     monkeypatch.setattr(ask, "installed_recogniser", lambda: "rapidocr")

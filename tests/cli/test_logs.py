@@ -17,7 +17,7 @@ import pytest
 
 from app.cli import supervisor
 from app.cli.logs import CRASH_LOG, CRASH_NOTE, LOG, Crash, last_stderr_line, log_to, pop_crash
-from app.cli.main import RESTART
+from app.cli.status import RESTART
 from tests.tables import table
 
 METAL = """\

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import run_app
-from app.cli.main import BAD_INPUT, COMMANDS, parser, run
+from app.cli.main import commands, parser, run
+from app.cli.status import BAD_INPUT
 from tests.tables import slow, table
 
 
@@ -112,7 +113,7 @@ def numeric_options() -> Iterator[tuple[str, ...]]:
                 yield *words, *needed, action.option_strings[-1]
 
     top = parser()
-    for name in COMMANDS:
+    for name in commands():
         top.declare(name)
     return walk(top, ())
 
@@ -160,8 +161,8 @@ LATER = {
         ["app.protocol", "app.engine", "app.models", "app.cli.settings", "dataclasses", "textual"],
     ),
     "the app": (
-        "import app.ui.app, app.cli.inner_server, app.cli.hosts, app.cli.run_app\n"
-        "import app.engine.engine, app.hosts.hostfile",
+        "import app.ui.app, app.cli.run_app, app.engine.engine, app.extras.serve.inner_server\n"
+        "import app.extras.hosts.spreading, app.extras.hosts.hostfile",
         [
             "mlx",
             "mlx_lm",

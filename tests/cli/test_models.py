@@ -24,10 +24,10 @@ from app.protocol.stats import Phase, PhaseTime
 from app.store.store import Store
 from app.util.formatting import size
 from tests.cli.conftest import Shell
+from tests.extras.gguf.making import write_gguf
 from tests.models import fake_hub as fake
 from tests.models import files, kept
 from tests.models.fake_hub import FakeHub, Fault
-from tests.models.gguf.making import write_gguf
 from tests.models.pulls import NAME, tiny_model
 from tests.models.test_pairs import SIZES, folder
 from tests.store.samples import answer_stats

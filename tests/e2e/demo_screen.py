@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.protocol.commands import Load
-from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Token
+from app.protocol.events import CommandFailed, Event, ImportanceMap, PhaseProgress, Token
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
@@ -38,7 +38,7 @@ def engine(flags: list[str]) -> FakeEngine:
     story, load = Story(), LoadStory()
     if "--fail-load" in flags:
         missing = Failure(FailureKind.WEIGHTS_DAMAGED, {"folder": "models/none"})
-        load = LoadStory(failure=Failed(None, missing))
+        load = LoadStory(failure=CommandFailed(missing))
     if "--fall-back" in flags:
         story = Story(falls_back="The draft ran out of memory after 50,000 tokens.")
     if "--fail" in flags:

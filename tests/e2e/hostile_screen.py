@@ -19,6 +19,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
+from app.protocol.events import CommandFailed
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.store.store import Store
@@ -168,7 +169,7 @@ async def show_models(folder: Path) -> None:
         story = LoadStory(target=name, draft=name, dense_only=name)
         if number % 2:
             refused = Failure(FailureKind.NO_SHARDING, {"model": name})
-            story = replace(story, failure=fakes.Failed(None, refused))
+            story = replace(story, failure=CommandFailed(refused))
         app = SpecchatApp(Start(FakeEngine(load_story=story), Load(name, name)))
         async with app.run_test(headless=False, size=SIZE) as pilot:
             await until_shown(pilot, sanitize_line(case(number)))

@@ -6,19 +6,21 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from app.engine.backend.device import Backend
 from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPressure
 from app.engine.engine import MlxEngine
-from app.engine.pair_loader import Connect
 from app.engine.scorers.choice import ChooseScorer
+from app.extras.hosts.loading import Connect, load_sharded
 from app.protocol.commands import Ask, CachePolicy, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
+    CommandFailed,
     Event,
     Failed,
     Finished,
@@ -96,7 +98,7 @@ class Driver:
             step,
             self.probe,
             backend=backend,
-            connect=connect,
+            load_spread=None if connect is None else partial(load_sharded, connect),
             choose_scorer=choose_scorer,
         )
         self.events: list[Event] = []
@@ -135,7 +137,7 @@ class Driver:
     ) -> Event:
         named = str(draft) if draft else None
         self.engine.send(Load(str(target), named, hosts=hosts, kv_bits=kv_bits))
-        return self.until(Loaded, Failed)
+        return self.until(Loaded, CommandFailed)
 
     def ask(self, ask: Ask) -> AskedTurn:
         with self._asking:
@@ -149,7 +151,7 @@ class Driver:
             self.ask(command)
         else:
             self.engine.send(command)
-        return self.until(Finished, Failed)
+        return self.until(Finished, Failed, CommandFailed)
 
     def cancel(self) -> None:
         if self.turn is not None:

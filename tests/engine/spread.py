@@ -12,9 +12,9 @@ import pytest
 
 from app.engine.model.loader import LoadedModel
 from app.engine.progress import ShardsLost
-from app.engine.sharded.model import Operation, ShardedTarget, Shards
-from app.engine.sharded.runner import ShardRunner, load_shard
 from app.engine.turn.decode import Decoder
+from app.extras.hosts.runner import ShardRunner, load_shard
+from app.extras.hosts.sharded import Operation, ShardedTarget, Shards
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
     Event,

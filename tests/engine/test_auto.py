@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import loaded_pair
+from app.engine.memory import cache_pool
 from app.engine.turn.costs import MIN_ANSWERS
 from app.engine.turn.decode import is_unsure
 from app.engine.turn.turn_estimate import MIN_KEEP, TurnEstimate
@@ -219,18 +219,18 @@ def test_scores_survive_turns_of_other_conversations(loaded: Driver) -> None:
 
 def test_scores_of_a_deleted_conversation_are_dropped(loaded: Driver) -> None:
     loaded.answer(ask(QUESTION, name="a"))
-    pair = loaded.engine._loaded
-    assert "a" in pair._scored
+    caches = loaded.engine._loaded.caches
+    assert "a" in caches.scored
     loaded.engine.send(DropConversation("a"))
     loaded.answer(ask(QUESTION, name=None))
-    assert "a" not in pair._scored
-    assert None in pair._scored
+    assert "a" not in caches.scored
+    assert None in caches.scored
 
 
 def test_the_number_of_stored_scores_is_limited(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded_pair, "MAX_SCORED", 2)
+    monkeypatch.setattr(cache_pool, "MAX_CONVERSATIONS", 2)
     for name in "abca":
         loaded.answer(ask(QUESTION, name=name))
-    assert list(loaded.engine._loaded._scored) == ["c", "a"]
+    assert list(loaded.engine._loaded.caches.scored) == ["c", "a"]

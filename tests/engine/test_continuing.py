@@ -218,7 +218,7 @@ def test_an_answer_continues_in_the_middle_of_its_thinking(
         events: list[Token] = []
         decoder = Decoder(1, thinker, Sampling(), events.append)
         prompt = np.array([1, *prefix], np.int32)
-        decoder.run(None, PrefixCache(list), prompt, 99, lambda: None, len(prefix))
+        decoder.generate(None, PrefixCache(list), prompt, 99, lambda: None, len(prefix))
         return "".join(e.thinking for e in events), "".join(e.text for e in events), decoder
 
     thought, text, _ = written(ids[:cut], [])

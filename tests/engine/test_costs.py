@@ -18,7 +18,9 @@ from app.engine.engine import MlxEngine
 from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
-from app.engine.turn.costs import ANSWERS, MAX_TIMINGS, MIN_ANSWERS, PairCosts, fit_costs
+from app.engine.turn.costs import ANSWERS, MIN_ANSWERS, PairCosts
+from app.estimate.fitting import MAX_TIMINGS, fit_costs
+from app.estimate.work import recalled_tokens, scoring_work, sparse_pays
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import (
     FREE,
@@ -28,9 +30,6 @@ from app.protocol.cost_model import (
     LinearCost,
     ReadPlan,
     Timing,
-    recalled_tokens,
-    scoring_work,
-    sparse_pays,
 )
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode

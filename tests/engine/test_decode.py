@@ -78,7 +78,7 @@ def write(
     events: list[Token] = []
     decoder = Decoder(1, thinker, sampling, events.append, **options)
     prompt = np.array([*ids_of(thinker, asked), *prefix], np.int32)
-    ended = decoder.run(
+    ended = decoder.generate(
         model, PrefixCache(list), prompt, sampling.max_tokens, lambda: None, len(prefix)
     )
     return decoder, ended, "".join(event.text for event in events)
@@ -214,7 +214,7 @@ class Run:
         def stop() -> FinishReason | None:
             return FinishReason.CANCELLED if len(self.decoder.ids) >= stop_after else None
 
-        self.reason = self.decoder.run(
+        self.reason = self.decoder.generate(
             self.model, self.prefix, self.prompt, sampling.max_tokens, stop
         )
 
@@ -259,7 +259,7 @@ def test_thinking_ends_after_its_budget_and_the_answer_continues(thinker: Any) -
     continued._read(continued.prompt[:-1])
     decoder = Decoder(1, thinker, Sampling(max_tokens=length), lambda event: None)
     rest = length - budget - len(closing)
-    decoder.run(run.model, continued.prefix, continued.prompt, rest, lambda: None)
+    decoder.generate(run.model, continued.prefix, continued.prompt, rest, lambda: None)
     assert ids[budget + len(closing) :] == decoder.ids
 
 

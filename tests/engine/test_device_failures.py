@@ -25,6 +25,7 @@ from app.engine.scorers import attention
 from app.engine.turn import decode
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
+    CommandFailed,
     EngineWarning,
     Failed,
     FellBackToDense,
@@ -174,7 +175,7 @@ def test_out_of_memory_while_loading_is_reported(
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(METAL)))
     bits = 8 if step == "find_quantisation" else None
     driver.engine.send(Load(str(folder), kv_bits=bits))
-    failed = driver.until(Failed)
+    failed = driver.until(CommandFailed)
     assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": True})
 
 
@@ -271,7 +272,7 @@ POINTS = {
     "the draft reads": (prefix_cache, "prefill"),
     "the draft observes": (attention, "_mask_scores"),
     "the draft proposes": (DraftProposals, "_write"),
-    "the target decodes": (decode.Decoder, "run"),
+    "the target decodes": (decode.Decoder, "generate"),
 }
 
 
@@ -312,7 +313,7 @@ def test_after_a_lost_gpu_all_commands_are_refused(
     assert again == replace(failed, turn=again.turn)
     for command in (Load(str(folders["target"])), CalibrateCosts()):
         new.engine.send(command)
-        assert new.until(Failed, Loaded) == replace(failed, turn=None)
+        assert new.until(CommandFailed, Loaded) == CommandFailed(failed.failure)
     new.engine.send(CachePolicy(BackgroundPolicy.OFF))
     again = new.run(first_question())
     assert again == replace(failed, turn=again.turn), "a policy is no command"
@@ -326,7 +327,7 @@ def test_a_gpu_lost_while_loading_is_reported(
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(IGNORED)))
     failed = driver.load(folders["target"])
     assert failed.failure.kind is FailureKind.GPU_LOST
-    assert driver.until(GpuLost, Failed) == GpuLost(failed.failure)
+    assert driver.until(GpuLost, CommandFailed) == GpuLost(failed.failure)
 
 
 def test_a_gpu_lost_between_turns_is_reported_without_a_failed_turn(

@@ -25,10 +25,11 @@ from app.engine.model import loader
 from app.engine.model.findings import Speed
 from app.engine.scorers import attention
 from app.engine.scorers.scorer import ScoringError
-from app.engine.turn import turn
+from app.engine.turn import preparation
 from app.protocol import cost_model
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
+    CommandFailed,
     EngineWarning,
     Event,
     Failed,
@@ -561,8 +562,7 @@ def test_asking_without_a_model_and_loading_nonsense_fail_cleanly(
     failed = driver.run(question())
     assert failed.failure.kind is FailureKind.NO_MODEL
     event = driver.load(tmp_path)
-    assert isinstance(event, Failed)
-    assert event.turn is None
+    assert isinstance(event, CommandFailed)
     assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
     finished = driver.answer(question())
     assert finished.statistics.fallback is None
@@ -577,11 +577,11 @@ class PanicException(BaseException):
 def test_an_unexpected_error_does_not_end_the_thread(
     error: BaseException, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: turn.Turn, prompt: object) -> None:
+    def fail(estimate: object, expected: object) -> None:
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(turn.Turn, "_make_plan", fail)
+        patch.setattr(preparation, "_plan", fail)
         failed = loaded.run(question(text=SHORT))
     assert failed.failure.data == {"error": f"{type(error).__name__} in fail, {error}"}
     loaded.answer(question(text=SHORT))
@@ -653,7 +653,7 @@ def test_a_newer_load_stops_the_previous_one(tmp_path: Path) -> None:
     driver.engine.send(first)
     driver.engine.send(second)
     both.set()
-    failed, loaded = driver.until(Failed), driver.until(Loaded)
+    failed, loaded = driver.until(CommandFailed), driver.until(Loaded)
     assert failed.failure.kind is FailureKind.LOADING_STOPPED
     assert loaded.target.name == "second"
     driver.engine.send(Close())

@@ -44,7 +44,7 @@ from app.engine.progress import LoadError
 from app.models.architecture import parse_architecture
 from app.models.fit import cache_bytes
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.events import Failed, Loaded, SnapshotRestored
+from app.protocol.events import CommandFailed, Loaded, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import FailureKind
@@ -304,7 +304,7 @@ def test_quantised_caches_support_recall_rewind_and_snapshots(
     for restart in (False, True):
         driver = Driver()
         driver.engine.send(Load(*map(str, pair), kv_bits=8))
-        assert isinstance(driver.until(Loaded, Failed), Loaded)
+        assert isinstance(driver.until(Loaded, CommandFailed), Loaded)
         folder = tmp_path / ("again" if restart else "once")
         driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(folder)))
         first = driver.answer(asked(1, ["What is the code of gate 7?"]))
@@ -337,7 +337,7 @@ def test_a_refusal_is_one_sentence(folders: dict[str, Path], driver: Driver) -> 
     with pytest.raises(LoadError, match=FailureKind.CACHE_NOT_QUANTISABLE):
         load_pair(Load(str(folders["target"]), str(folders["draft"]), kv_bits=8))
     driver.engine.send(Load(str(folders["sliding"]), str(folders["draft"]), kv_bits=4))
-    failed = driver.until(Loaded, Failed)
+    failed = driver.until(Loaded, CommandFailed)
     assert failed.failure.kind is FailureKind.CACHE_NOT_QUANTISABLE
     assert (failed.failure.data["model"], failed.failure.data["bits"]) == ("sliding", 4)
     assert wording.failure(failed.failure).sentence.endswith(": set KV bits to full.")

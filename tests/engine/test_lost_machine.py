@@ -14,10 +14,11 @@ import pytest
 from app.engine.backend import memory
 from app.engine.backend.memory import to_failed
 from app.engine.progress import LoadStopped
-from app.engine.sharded.model import Operation
+from app.extras.hosts.sharded import Operation
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     Closed,
+    CommandFailed,
     CostsUpdated,
     Event,
     Failed,
@@ -105,7 +106,7 @@ def test_a_loss_between_turns_does_not_answer_a_load(
         spread.lose_now()
         spread.driver.until(PairLost)
     spread.load()
-    assert not spread.driver.of(Failed)
+    assert not spread.driver.of(CommandFailed)
 
 
 def test_every_failure_of_loading_alone_is_reported(
@@ -266,7 +267,7 @@ def test_closing_or_another_load_stops_loading_alone_between_turns(
         assert time.monotonic() - started_at < LIMIT / 2
     assert not driver.of(HostsLost)
     assert not driver.of(PairLost)
-    assert not driver.of(Failed)
+    assert not driver.of(CommandFailed)
     if command is None:
         driver.close()
 

@@ -20,7 +20,7 @@ from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
 from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.model.prompt import Prompt
-from app.engine.model.token_stream import Match
+from app.engine.model.token_stream import Match, Speculation
 from app.engine.progress import TurnCancelled
 from app.engine.turn.decode import Decoder
 from app.engine.turn.mid_answer_recall import REREAD_TOKENS, MidAnswerRecall
@@ -332,13 +332,13 @@ def answer(
     texts = tokenizer()
     texts._eos_token_ids = set()  # a random model may write one
     decoder = Decoder(1, texts, sampling, lambda event: None)
-    ended = decoder.run(
+    ended = decoder.generate(
         target.model,
         prefix,
         ids,
         sampling.max_tokens,
         lambda: None,
-        gate=Always(),
+        speculation=Speculation(Always()),
         recall=recall,
     )
     assert ended is FinishReason.LENGTH

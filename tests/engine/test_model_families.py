@@ -441,7 +441,7 @@ def test_reasoning_is_not_part_of_the_answer_or_of_later_prompts(
     monkeypatch.setattr(TokenStream, "tokens", lambda *_: (token for token in ids))
     events: list[Token] = []
     decoder = Decoder(1, tokenizer, Sampling(), events.append)
-    decoder.run(None, PrefixCache(list), np.array([1], np.int32), 999, lambda: None)
+    decoder.generate(None, PrefixCache(list), np.array([1], np.int32), 999, lambda: None)
     assert "".join(event.thinking for event in events) == thought
     assert "".join(event.text for event in events) == decoder.text == said
     for thinking in ("", thought):

@@ -30,7 +30,7 @@ from app.engine.model import mtp
 from app.engine.model.loader import load_lazily, load_one
 from app.engine.model.mtp import MTPHead, MTPProposals, head_of
 from app.engine.model.speculation import DRAFTED, NOTHING, PREDICTED, Gate, Proposal
-from app.engine.model.token_stream import CopyIndex, DraftProposals, TokenStream
+from app.engine.model.token_stream import CopyIndex, DraftProposals, Speculation, TokenStream
 from app.engine.progress import LoadError
 from app.estimate.memory import MTP_ROWS, MTP_WINDOW
 from app.models.architecture import parse_architecture
@@ -136,7 +136,8 @@ def predicting(
     head = head_of(model)
     assert head is not None
     proposals = named.pop("mtp", None) or MTPProposals(model, head, np.zeros(0, np.int32))
-    return TokenStream(model, holding(cache), gate or Predicting(), index, mtp=proposals, **named)
+    speculation = Speculation(gate or Predicting(), index, named.pop("draft", None), proposals)
+    return TokenStream(model, holding(cache), speculation, **named)
 
 
 # -------------------------------------------------------------------------------- answers

@@ -44,7 +44,14 @@ from app.engine.model.speculation import (
     expected,
     kind_of_copy,
 )
-from app.engine.model.token_stream import MAX_MATCH, CopyIndex, DraftProposals, Match, TokenStream
+from app.engine.model.token_stream import (
+    MAX_MATCH,
+    CopyIndex,
+    DraftProposals,
+    Match,
+    Speculation,
+    TokenStream,
+)
 from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
@@ -104,7 +111,7 @@ def holding(cache: Cache) -> PrefixCache:
 def stream(model: Any, cache: Cache, text: NDArray[np.int32] | None, **named: Any) -> TokenStream:
     """An index that proposes from a text."""
     index = None if text is None else CopyIndex(text)
-    return TokenStream(model, holding(cache), Always(), index, **named)
+    return TokenStream(model, holding(cache), Speculation(Always(), index), **named)
 
 
 def write(source: TokenStream, ids: NDArray[np.int32], count: int = WRITTEN) -> list[int]:
@@ -323,7 +330,8 @@ def drawn(count: int, temperature: float = 1.0) -> NDArray[np.int64]:
     for seed in range(count // 500):
         cache = [PositionedCache()]
         sampler = make_sampler(temperature)
-        source = TokenStream(Coin(), holding(cache), Always(), CopyIndex(ids), sampler, seed=seed)
+        speculation = Speculation(Always(), CopyIndex(ids))
+        source = TokenStream(Coin(), holding(cache), speculation, sampler, seed=seed)
         found += np.bincount(write(source, ids, 500), minlength=4)
         assert source.proposed > 300
     return found
@@ -374,13 +382,13 @@ def decoded(
     with pytest.MonkeyPatch.context() as patch:
         if likely is not None:
             patch.setattr("app.engine.turn.decode.CopyIndex", lambda _: CopyIndex(nearly(likely)))
-        ended = decoder.run(
+        ended = decoder.generate(
             model,
             holding(cache),
             ids,
             sampling.max_tokens,
             lambda: stop(decoder),
-            gate=Always(),
+            speculation=Speculation(Always()),
         )
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
@@ -457,7 +465,7 @@ def check_draft(
     assert not DraftProposals.is_possible(prefix, ids[:-1])
     proposals = DraftProposals(pair(draft).target, prefix, ids, 0)
     target = holding(stock_cache(model, ids))
-    source = TokenStream(model, target, Drafting(), draft=proposals)
+    source = TokenStream(model, target, Speculation(Drafting(), draft=proposals))
     tokens = source.tokens(int(ids[-1]), WRITTEN)
     assert [next(tokens) for _ in range(stop_after)] == plain[:stop_after]
     tokens.close()
@@ -479,7 +487,7 @@ def test_a_draft_may_propose_for_a_hybrid(models: dict[str, Any]) -> None:
     plain = write(stream(model, stock_cache(model, ids), None), ids)
     proposals = DraftProposals(pair(draft).target, has_read(draft, ids), ids, 0)
     target = holding(stock_cache(model, ids))
-    source = TokenStream(model, target, Drafting(), draft=proposals)
+    source = TokenStream(model, target, Speculation(Drafting(), draft=proposals))
     assert write(source, ids) == plain
     assert source.proposed > source.accepted
 
@@ -502,7 +510,7 @@ def test_a_failed_draft_is_not_used_again(models: dict[str, Any]) -> None:
     draft.model = fails_later
     proposals = DraftProposals(draft, prefix, ids, 0)
     target = holding(stock_cache(model, ids))
-    source = TokenStream(model, target, Drafting(), draft=proposals)
+    source = TokenStream(model, target, Speculation(Drafting(), draft=proposals))
     assert write(source, ids) == plain
     assert source.accepted == 3
     proposals.close()

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from app.estimate.plan import NextMessage, PredictedTtft, plan
+from app.estimate.work import MIN_SKIPPABLE
 from app.protocol.commands import Ask
-from app.protocol.cost_model import MIN_SKIPPABLE, UNKNOWN_COSTS, AttentionWork, Costs, LinearCost
+from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, LinearCost
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Reason, ReasonCode

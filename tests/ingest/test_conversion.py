@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from app.ingest import kinds
 from app.ingest.notebook import notebook_text
 from app.ingest.reader import read
 from app.ingest.rtf import rtf_text
 from app.ingest.text import decode
 from tests.ingest.helpers import intake, refusal, written
 from tests.tables import table
+from tests.worked_examples import module_of, section
 
 PICTURE = base64.b64encode(bytes(range(256)) * 40).decode()
 
@@ -179,3 +182,17 @@ def test_standard_input_is_converted_too() -> None:
 
     documents = read(["-"], io.BytesIO(b"<html><p>Yes</html>")).documents
     assert documents[0].text == "Yes\n"
+
+
+def test_the_file_type_of_contributing_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = section("Add a file type")
+    suffix, reader, file = re.findall(r'`"(\.\w+)": "(.+?)"` to `TEXT_FORMATS` in `(.+?)`', text)[0]
+    assert file == "app/ingest/kinds.py"
+    module_of("Add a file type", reader.partition(":")[0], monkeypatch)
+    monkeypatch.setitem(kinds.TEXT_FORMATS, suffix, reader)
+    subtitles = "1\n00:00:01,000 --> 00:00:02,500\nThe vault opens.\n\n"
+    for content, shown in ((subtitles, "The vault opens.\n\n"), ("No times.\n", "No times.\n")):
+        (document,) = read([str(written(tmp_path / f"talk{suffix}", content))]).documents
+        assert document.text == shown

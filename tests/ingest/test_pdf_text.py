@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from app.ingest.line_ends import LineEnds
-from app.ingest.ocr import Line
 from app.ingest.parts import Part
 from app.ingest.pdf import PdfPages
 from app.ingest.reader import read
@@ -481,8 +480,8 @@ def test_letters_that_are_not_known(tmp_path: Path) -> None:
     assert (page.text, page.blank) == ("", False)
 
     class Recogniser:
-        def lines(self, picture: object) -> list[Line]:
-            return [Line("Contract", 0, 0, 9, 9)]
+        def text(self, page: object) -> str:
+            return "Contract"
 
     page = PdfPages(file, Recogniser()).read(0)
     assert (page.text, page.recognised) == ("Contract", True)

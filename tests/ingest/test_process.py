@@ -207,8 +207,8 @@ def mail() -> bytes:
         (Kind.PAGE, b"\xff\xfe" + "<p>Größe</p>".encode("utf-16-le")),
         (Kind.MAIL, mail()),
         (Kind.RTF, rb"{\rtf1 caf\u233 e \u-10179 ?}"),
-        (Kind.NOTEBOOK, b'{"cells": [{"cell_type": "code", "source": "1 \\ud83d"}]}'),
-        (Kind.NOTEBOOK, b"no notebook"),
+        (Kind.TEXT_FORMAT, b'{"cells": [{"cell_type": "code", "source": "1 \\ud83d"}]}'),
+        (Kind.TEXT_FORMAT, b"no notebook"),
         (Kind.PAGE, b" "),
         (Kind.WEB_ARCHIVE, b"bplist00"),
     ],
@@ -220,8 +220,8 @@ def test_a_process_of_its_own_converts_alike(kind: Kind, data: bytes) -> None:
     def read(apart: bool) -> Decoded | tuple[object, ...]:
         try:
             if apart:
-                return converted_apart(kind, data, ReadLimits(), ReadBudget())
-            return converted(kind, data, lambda: None)
+                return converted_apart(kind, ".ipynb", data, ReadLimits(), ReadBudget())
+            return converted(kind, ".ipynb", data, lambda: None)
         except Rejected as rejected:
             return fields(rejected)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.models.packaged import Package, PackagedModel
-from tests.models.gguf.making import write_gguf
+from tests.extras.gguf.making import write_gguf
 
 
 def packaged_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.extras.gguf import file
+from app.extras.gguf.file import GgufError, summarise
 from app.models import check, found
 from app.models.cache import resolve_model
 from app.models.found import (
@@ -20,8 +22,6 @@ from app.models.found import (
     missing_places,
     user_places,
 )
-from app.models.gguf import file
-from app.models.gguf.file import GgufError, summarise
 from tests.models import files, kept
 from tests.patience import PATIENCE
 from tests.tables import table

@@ -11,7 +11,7 @@ import pytest
 
 from app.models.cache import ModelCache, walk
 from app.models.errors import ModelError
-from app.models.gguf.convert import ConversionStopped
+from app.models.formats import ConversionStopped
 from app.models.library import find_model
 from app.models.packaged import PackagedModel, fetch_packaged
 from app.models.progress import ByteProgress

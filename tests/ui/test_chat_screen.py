@@ -9,7 +9,7 @@ from textual.widgets import Markdown
 
 from app.chat import wording
 from app.protocol.commands import Load
-from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
+from app.protocol.events import CommandFailed, Event, ImportanceMap, PhaseProgress, Selected, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, Role
 from app.protocol.reasons import Failure, FailureKind
@@ -60,7 +60,7 @@ async def test_the_pair_is_loaded_after_the_first_drawing() -> None:
 
 
 async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
-    failure = Failed(None, Failure(FailureKind.WEIGHTS_DAMAGED, {"folder": "models/none"}))
+    failure = CommandFailed(Failure(FailureKind.WEIGHTS_DAMAGED, {"folder": "models/none"}))
     engine = FakeEngine(load_story=LoadStory(failure=failure))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, *wording.failure(failure.failure).sentences)

@@ -14,11 +14,11 @@ from huggingface_hub import constants
 
 from app.cli.logs import CRASH_NOTE, pop_crash
 from app.errors import UserError
-from app.hosts.hostfile import parse_hosts, read_keys
+from app.extras.gguf.file import is_gguf, read_gguf
+from app.extras.hosts.hostfile import parse_hosts, read_keys
 from app.models.cache import ModelCache
 from app.models.catalogue import catalogue
 from app.models.check import check_model
-from app.models.gguf.file import is_gguf, read_gguf
 from app.models.hub import default_hub_settings
 from app.models.manifest import read_manifest
 from app.settings.file import SettingsFile

@@ -11,7 +11,7 @@ import psutil
 
 from app.engine.backend.memory_probes import available, ceiling
 from app.estimate.memory import BUDGET_SHARE
-from app.protocol.events import Failed
+from app.protocol.events import CommandFailed, Failed
 from app.protocol.memory import MemoryStats
 from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
 from app.util.formatting import error_text, one_line
@@ -185,17 +185,18 @@ def reraise_gpu_lost(error: BaseException) -> None:
         raise error
 
 
-def to_failed(turn: int | None, error: BaseException) -> Failed:
+def to_failed(turn: int | None, error: BaseException) -> Failed | CommandFailed:
     """The event for an error. `turn`: None outside turns. Never raises."""
     try:
-        return Failed(turn, _failure(turn, error))
+        failure = _failure(error, turn is None)
     except Exception:  # converting the error to text failed
-        return Failed(turn, Failure(FailureKind.INTERNAL, {"error": type(error).__name__}))
+        failure = Failure(FailureKind.INTERNAL, {"error": type(error).__name__})
+    return CommandFailed(failure) if turn is None else Failed(turn, failure)
 
 
-def _failure(turn: int | None, error: BaseException) -> Failure:
+def _failure(error: BaseException, loading: bool) -> Failure:
     if is_oom(error):  # also if it only caused an EngineFailure
-        return Failure(FailureKind.OUT_OF_MEMORY, {"loading": turn is None})
+        return Failure(FailureKind.OUT_OF_MEMORY, {"loading": loading})
     if is_gpu_lost(error):
         return Failure(FailureKind.GPU_LOST, {"system": gpu_lost_reason(error)})
     if isinstance(error, EngineFailure):

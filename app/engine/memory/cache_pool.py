@@ -17,7 +17,7 @@ from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.cache.shared_rows import MIN_SHARED
 from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
-from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
@@ -28,6 +28,7 @@ from app.protocol.events import (
     BackgroundProgress,
     EngineWarning,
     Event,
+    Selected,
     SnapshotFailed,
     SnapshotProgress,
     SnapshotRestored,
@@ -108,7 +109,13 @@ class BackgroundPrefill:
 
 _log = logging.getLogger(__name__)
 MAX_CONVERSATIONS = 64
-"""Maximum number of conversations in memory; each slows down prefix search a little."""
+"""Maximum number of conversations in memory; each slows down prefix search a little. Scores are
+a few bytes per token, and the text."""
+
+
+Scores = dict[str | None, ScoredPrompt]
+"""Scores of each conversation's last turn, from which another keep can be selected, even after its
+caches were evicted. Turns without a conversation share one entry."""
 
 
 class CachePool:
@@ -124,6 +131,7 @@ class CachePool:
         power: PowerProbe | None = None,
         stopped: Callable[[], bool] = lambda: False,
         has_pending: Callable[[], bool] = lambda: False,
+        scored: Scores | None = None,
     ) -> None:
         self._pair, self._emit, self._policy = pair, emit, policy
         self._has_pending = has_pending
@@ -139,6 +147,7 @@ class CachePool:
         self._failed_background: set[str] = set()
         """Conversations whose background prefill failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
+        self.scored: Scores = {} if scored is None else scored
         self._snapshots: Snapshots | None = None
         if policy.snapshot_folder is not None:
             models = {"target": pair.target, "draft": pair.draft}
@@ -148,6 +157,34 @@ class CachePool:
             limit = disk_limit(policy.disk_budget, folder, weights)
             identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = pair.target.make_snapshots(folder, limit, identity)
+
+    def cache_for(
+        self, ask: Ask, prompt: Prompt, clock: TurnClock
+    ) -> tuple[ConversationCache, Reason | None]:
+        """The cache of the conversation of `ask`, from memory or disk, with as much of `prompt` as
+        any other conversation has read; and what cannot be shared, if anything. Raises
+        TurnCancelled."""
+        self.scored.pop(ask.conversation, None)
+        cache, refusal = self.get_or_restore(ask.conversation, clock, ask.on_disk), None
+        if (damage := cache.drop_damaged()) is not None:
+            self._emit(EngineWarning(damage, ask.conversation))
+        if ask.read_again:
+            cache.target.clear()
+        else:
+            refusal = self.start_from_longest(ask, prompt, clock)
+        return cache, refusal
+
+    def keep_scores(self, conversation: str | None, cache: ConversationCache) -> None:
+        """After a turn, so that another keep can be selected from its scores."""
+        if cache.scored is not None:
+            self.scored[conversation] = cache.scored
+        while len(self.scored) > MAX_CONVERSATIONS:
+            del self.scored[next(iter(self.scored))]
+
+    def select(self, turn: int, keep_ratio: float) -> Selected | None:
+        """The selection from a turn's scores with another keep; None if they are not stored."""
+        scored = [each for each in self.scored.values() if each.turn == turn]
+        return scored[0].select(keep_ratio)[1] if scored else None
 
     def get_or_restore(
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True
@@ -207,7 +244,7 @@ class CachePool:
             self._sharing.complete(prefix)
 
     def drop(self, conversation: str | None, on_disk: bool = False) -> None:
-        """Drop a conversation's cache, and its snapshot if `on_disk`."""
+        """Drop a conversation's cache, and if `on_disk` its snapshot and its scores."""
         if conversation is None:
             return
         if (dropped := self._caches.pop(conversation, None)) is not None:
@@ -221,6 +258,7 @@ class CachePool:
         self._stop_saving(conversation)
         if not on_disk:
             return
+        self.scored.pop(conversation, None)
         if self._snapshots is not None:
             self._snapshots.delete(conversation)
         else:  # snapshots are off now, but shards may have older ones

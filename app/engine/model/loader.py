@@ -84,7 +84,7 @@ class CacheMaker:
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
-    """A draft, or a target in this process. `ShardedTarget` (`sharded/model.py`) is a target in
+    """A draft, or a target in this process. `ShardedTarget` (an extra) is a target in
     several processes."""
 
     model: Any

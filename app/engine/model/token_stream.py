@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
@@ -216,6 +216,19 @@ CLEAR_EVERY = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What may propose tokens of one answer: copies of text (`index`), a draft, and the target's
+    MTP head. `gate` decides how many, and by which. `copies` False: the index serves only
+    `Hold`."""
+
+    gate: Gate = field(default_factory=Gate)
+    index: CopyIndex | None = None
+    draft: DraftProposals | None = None
+    mtp: MTPProposals | None = None
+    copies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class _Proposal:
     """Proposed token ids and their kind (see `speculation.py`)."""
 
@@ -238,39 +251,34 @@ class TokenStream:
     Recurrent layers cannot drop rejected tokens. Their states before the verified step are put
     back, and the next step feeds the accepted tokens again.
 
-    `sampler`: None for greedy decoding. With an `index`, a `draft` or a head (`mtp`), `gate`
-    decides how many tokens are proposed, and from which. `copies` False: the index serves only
-    `hold`. `fed` int32 (n,): tokens that processors see before those of this stream.
+    `sampler`: None for greedy decoding. `fed` int32 (n,): tokens that processors see before those
+    of this stream.
     """
 
     def __init__(
         self,
         model: Any,
         prefix: PrefixCache,
-        gate: Gate,
-        index: CopyIndex | None = None,
+        speculation: Speculation,
         sampler: Sampler | None = None,
         processors: Sequence[Processor] = (),
         seed: int = 0,
-        draft: DraftProposals | None = None,
-        copies: bool = True,
         fed: NDArray[np.int32] | None = None,
-        mtp: MTPProposals | None = None,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens proposed and accepted, and the number of steps that verified them."""
         self.log_probabilities: list[float] = []
         """Log probabilities of the tokens yielded, from the model's unprocessed logits."""
-        self._model, self._prefix, self._gate = model, prefix, gate
+        self._model, self._prefix, self._gate = model, prefix, speculation.gate
         self._drops_exactly = can_drop_last(prefix.cache)
         can_verify = self._drops_exactly or step_undo(prefix.cache) is not None
-        gate.begin(feeds_again=not self._drops_exactly)
-        self._index, self._copies = index, copies and can_verify
-        self._mtp = mtp if can_verify else None
+        self._gate.begin(feeds_again=not self._drops_exactly)
+        self._index, self._copies = speculation.index, speculation.copies and can_verify
+        self._mtp = speculation.mtp if can_verify else None
         self._proposals: dict[int, Proposals] = {}
         """By kind: what computes tokens to propose."""
-        if draft is not None and can_verify:
-            self._proposals[DRAFTED] = draft
+        if speculation.draft is not None and can_verify:
+            self._proposals[DRAFTED] = speculation.draft
         if self._mtp is not None:
             self._proposals[PREDICTED] = self._mtp
         self._undo: tuple[Callable[[int], None], mx.array] | None = None

@@ -36,7 +36,8 @@ from app.engine.scorers.scorer import (
     show_importance,
 )
 from app.estimate.memory import MAX_QUERY_ROWS, block_shape
-from app.protocol.cost_model import SPARSE_DRAFT_FROM, AttentionWork, scoring_work
+from app.estimate.work import SPARSE_DRAFT_FROM, scoring_work
+from app.protocol.cost_model import AttentionWork
 from app.protocol.options import Blocks
 from app.protocol.stats import Phase
 

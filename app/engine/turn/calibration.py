@@ -11,11 +11,12 @@ import numpy as np
 
 from app.engine.backend import memory
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import prefill_need, scoring_need
+from app.engine.memory.manager import MemoryManager, prefill_need, scoring_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
-from app.engine.turn.turn import Turn
+from app.engine.turn.context import OneConversation, TurnContext
+from app.engine.turn.turn import run_turn
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Timing
 from app.protocol.options import Mode, Sampling
@@ -36,7 +37,7 @@ _MIN_VOCAB = 64
 """Vocabulary size assumed if a model's is unknown."""
 
 
-def calibrate(pair: ModelPair, stop: Callable[[], bool]) -> Iterator[list[Timing]]:
+def calibrate(pair: ModelPair, stop: Callable[[], bool]) -> Iterator[tuple[Timing, ...]]:
     """Yield the timings of each run. Ends early if a run does not fit into memory or `stop`, polled
     at step boundaries, returns True."""
     for mode, tokens in _RUNS:
@@ -59,16 +60,17 @@ def _fits(pair: ModelPair, tokens: int) -> bool:
     return needs[0].preferred <= pair.target.free_memory()
 
 
-def _time(pair: ModelPair, mode: Mode, tokens: int, stop: Callable[[], bool]) -> list[Timing]:
+def _time(pair: ModelPair, mode: Mode, tokens: int, stop: Callable[[], bool]) -> tuple[Timing, ...]:
     """The timings of one run; empty if it was stopped."""
     models = [model for model in (pair.target, pair.draft) if model is not None]
     sizes = [model.vocab_size for model in models if model.vocab_size]
     prompt = _random_prompt(tokens, min(sizes, default=_MIN_VOCAB))
     ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1))
     clock = TurnClock(0, lambda event: None, stop)
-    turn = Turn(pair, ask, ConversationCache(pair), clock, prompt=prompt)
-    turn.run()
-    return [] if stop() else turn.timings
+    caches = OneConversation(ConversationCache(pair))
+    context = TurnContext(pair, clock, caches, MemoryManager(pair, clock.emit))
+    measured = run_turn(ask, context, prompt)
+    return () if stop() else measured.timings
 
 
 def _random_prompt(tokens: int, rows: int) -> Prompt:

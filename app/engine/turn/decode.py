@@ -22,15 +22,13 @@ from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.mtp import MTPProposals
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
-from app.engine.model.speculation import Gate
 from app.engine.model.token_stream import (
     CopyIndex,
-    DraftProposals,
     Match,
     Processor,
     Sampler,
+    Speculation,
     TokenStream,
 )
 from app.engine.progress import ShardsLost
@@ -125,7 +123,7 @@ class Decoder:
         """Token ids that were generated after `ids`: a loop's repetitions."""
         self._flushed_at = 0.0
 
-    def run(
+    def generate(
         self,
         model: Any,
         prefix: PrefixCache,
@@ -134,10 +132,8 @@ class Decoder:
         stop: Callable[[], FinishReason | None],
         answer_prefix_len: int = 0,
         quotation: str | None = None,
-        gate: Gate | None = None,
-        draft: DraftProposals | None = None,
+        speculation: Speculation | None = None,
         recall: MidAnswerRecall | None = None,
-        mtp: MTPProposals | None = None,
     ) -> FinishReason:
         """Feed the prompt's last token and generate until a stop sequence, `max_tokens`, a loop (if
         `stop_repeats` is set, or `yield_repeats` and others wait), or until `stop` returns a
@@ -162,19 +158,17 @@ class Decoder:
         self.text += _answered(held)
         self._shown = sum(len(part) for _, part in held)
         self.answer_prefix_len = answer_prefix_len
-        index = CopyIndex(prompt_ids) if sampling.speculate or recall is not None else None
+        speculation = replace(speculation or Speculation(), copies=sampling.speculate)
+        if sampling.speculate or recall is not None:
+            speculation = replace(speculation, index=CopyIndex(prompt_ids))
         stream = TokenStream(
             model,
             prefix,
-            gate or Gate(),
-            index,
+            speculation,
             _sampler(sampling, self._tokenizer.eos_token_ids),
             self._processors(quotation),
             self.seed,
-            draft,
-            sampling.speculate,
             prompt_ids[-1 - answer_prefix_len : -1],
-            mtp,
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         watches = quotation is None and (sampling.stop_repeats or sampling.yield_repeats)
@@ -195,8 +189,8 @@ class Decoder:
             self.verified_steps = stream.verified_steps
             if stream.log_probabilities and quotation is None:
                 self.confidence = math.exp(fmean(stream.log_probabilities))
-            if draft is not None:
-                draft.close()
+            if speculation.draft is not None:
+                speculation.draft.close()
             self._release()
             if not self.dropped:
                 held = self._held_back(cut_off=reason is not FinishReason.STOP)

@@ -1,72 +1,191 @@
-"""Prefills a turn's prompt: all tokens (dense), or the selected ones (sparse). Tokens that earlier
-turns cached are not read again."""
+"""The second step of a turn: reads its prompt, all tokens (dense) or the selected ones (sparse).
+Tokens that earlier turns cached are not read again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
+import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import memory
 from app.engine.cache.positions import Positions
-from app.engine.cache.prefill import set_next_position
+from app.engine.cache.prefill import observed_steps, set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.memory.manager import MemoryManager, TurnMemory, encoding_need, prefill_need
-from app.engine.model.loader import ModelPair
+from app.engine.memory.manager import TurnMemory, encoding_need, prefill_need
+from app.engine.model.mtp import MTPProposals, head_of
 from app.engine.model.prompt import Prompt
-from app.engine.progress import ScoringPart, TurnClock
+from app.engine.model.speculation import PREDICTED
+from app.engine.progress import ScoringPart, ShardsLost, TurnCancelled
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
-from app.engine.turn.turn_estimate import reread_pays
+from app.engine.turn.context import TurnContext
+from app.engine.turn.preparation import Prepared
+from app.engine.turn.quotation import far_above_average, quote
+from app.engine.turn.turn_estimate import TurnEstimate, reread_pays
 from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask
-from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm
+from app.protocol.cost_model import AttentionWork, CostTerm
+from app.protocol.events import FellBackToDense
 from app.protocol.options import AUTO_KEEP
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Reason, ReasonCode
-from app.protocol.stats import Phase
+from app.protocol.stats import Phase, Reading
 
 CHECKPOINT_SHARE, MAX_WITHIN = 0.1, 8
 """Maximum share of free memory for checkpoints within the documents, and their maximum number. With
 k checkpoints, a rewind goes back too far by 1 / (2k + 2) of the tokens on average."""
 
 
-class PromptReader:
-    """Reads one turn's prompt into the conversation's caches.
+@dataclass(slots=True)
+class ReadPrompt:
+    """What a turn has read of its `prompt` so far. Counts are in tokens of the prompt."""
 
-    It counts tokens of the prompt: `reused_tokens` were cached before the turn and are used again,
-    `read_tokens` are cached now (these include the reused ones), and `recalled_tokens` are those
-    that earlier turns skipped and this one read."""
+    prompt: Prompt
+    keep: float
+    reused: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Positions that were cached before the turn and are used again."""
+    read_tokens: int = 0
+    """Cached now, with the reused ones."""
+    recalled_tokens: int = 0
+    """Skipped by earlier turns, and read by this one."""
+    work: dict[CostTerm, AttentionWork] = field(default_factory=dict)
+    """Attention work of draft and target in this turn; the cost model learns from it."""
+    reasons: list[Reason] = field(default_factory=list)
+    """How keep was chosen, and whether cached tokens were read again."""
+    fallback: Reason | None = None
+    """Why the prompt was read densely, or why no selection is shown, if either failed."""
+    quotation: str | None = None
+    """The answer of a target that only quotes."""
+    quotes_nothing: bool = False
+    """Whether that answer is from no passage."""
+    mtp: MTPProposals | None = None
+    """The target's MTP head, which has read the end of the prompt."""
+
+    @property
+    def reused_tokens(self) -> int:
+        return len(self.reused)
+
+
+class PromptReader:
+    """The second step of a turn: reads the prompt into the conversation's caches. `max_keep` limits
+    an automatic keep."""
 
     def __init__(
         self,
-        pair: ModelPair,
         ask: Ask,
+        prompt: Prompt,
         conversation: ConversationCache,
-        clock: TurnClock,
-        memory_manager: MemoryManager,
-        costs: Costs = UNKNOWN_COSTS,
+        context: TurnContext,
+        max_keep: float = 1.0,
     ) -> None:
-        self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
-        self.reused = np.zeros(0, np.int64)
-        """Positions of the tokens that were cached before the turn and are used again."""
-        self.work: dict[CostTerm, AttentionWork] = {}
-        """Attention work of draft and target in this turn; the cost model learns from it."""
-        self.keep = ask.expected_keep
-        self.max_keep = 1.0
-        """Upper limit for an automatic keep, from free memory and the time limit."""
-        self.reasons: list[Reason] = []
-        """Reasons to report: how keep was chosen, and whether cached tokens were read again."""
-        self._costs = costs
-        self._pair, self._ask, self._conversation = pair, ask, conversation
-        self._clock = clock
-        self._memory = TurnMemory(memory_manager, conversation, clock, ask.skip_memory_check)
+        self.done = ReadPrompt(prompt, ask.expected_keep)
+        self._ask, self._conversation, self._max_keep = ask, conversation, max_keep
+        self._context = context
+        self._pair, self._clock, self._costs = context.pair, context.clock, context.costs
+        self._memory = TurnMemory(context.memory, conversation, self._clock, ask.skip_memory_check)
 
     @property
     def _target(self) -> PrefixCache:
         return self._conversation.target
+
+    def read_prompt(self, prepared: Prepared) -> ReadPrompt:
+        """Read the prompt as planned, except its last token. If scoring, selecting or sparse
+        reading fails, it is read densely. Raises TurnCancelled, NotEnoughMemory or ShardsLost."""
+        if self._pair.only_quotes:
+            self._quote()
+        with observed_steps(self._observe_step):
+            self._read(prepared)
+        self._load_mtp()
+        if self.done.quotes_nothing:
+            self._quote_by_scores()
+        return self.done
+
+    def _read(self, prepared: Prepared) -> None:
+        prompt, plan = self.done.prompt, prepared.plan
+        estimate = replace(prepared.estimate, prompt=prompt)
+        if prepared.resume_from is not None:
+            return self.resume(prompt, prepared.resume_from)
+        if plan.reading is Reading.SPARSE:
+            try:
+                return self.read_sparse(prompt, estimate.scorer)
+            except (TurnCancelled, memory.NotEnoughMemory, ShardsLost):
+                raise
+            except Exception as error:  # any bug in scoring or selection: read densely instead
+                memory.reraise_device_failure(error)
+                self._fall_back(error, estimate)
+        elif plan.show_selection:
+            self._show_selection(estimate)
+        self.read_dense(prompt)
+
+    def _show_selection(self, estimate: TurnEstimate) -> None:
+        """Show what a sparse read would select if nothing were cached. The answer does not depend
+        on it, so a failure is only reported."""
+        try:
+            self._select(self._score(estimate.prompt, estimate.scorer))
+        except (TurnCancelled, ShardsLost):
+            raise
+        except Exception as error:
+            memory.reraise_gpu_lost(error)
+            if self._conversation.draft is not None:
+                self._conversation.draft.clear()
+            mx.clear_cache()
+            self._report_fallback(ReasonCode.SELECTION_UNKNOWN, error)
+
+    def _fall_back(self, error: Exception, estimate: TurnEstimate) -> None:
+        self.done.reasons = []
+        self._conversation.reset_to_stock()
+        mx.clear_cache()
+        self._context.forecast(estimate, Reading.DENSE)
+        self._report_fallback(ReasonCode.SPARSE_FAILED, error)
+
+    def _report_fallback(self, code: ReasonCode, error: Exception) -> None:
+        self.done.fallback = Reason(code, memory.cause_of(error))
+        self._clock.emit(FellBackToDense(self._clock.turn, self.done.fallback))
+
+    def _quote(self) -> None:
+        """Find the passages to quote, and pin them."""
+        before, question = self.done.prompt, self._ask.question
+        total = len(before.ids)
+        report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
+        with self._clock.timed(Phase.SCORE):
+            self.done.prompt, self.done.quotation = quote(
+                before,
+                self._ask.messages,
+                question,
+                lambda done, sentences: report(total * done // sentences),
+            )
+        self.done.quotes_nothing = self.done.prompt.user_pins == before.user_pins
+
+    def _quote_by_scores(self) -> None:
+        """Where no passage was found to quote: quote the one that the scorer found far more
+        important than the others, if there is one."""
+        scored = self._conversation.scored
+        if scored is None or scored.turn != self._clock.turn:
+            return
+        found = far_above_average(self.done.prompt, self._ask.messages, scored.importance)
+        if found is not None:
+            self.done.quotation, self.done.quotes_nothing = found, False
+
+    def _load_mtp(self) -> None:
+        """Let the target's MTP head, if it has one, propose tokens of the answer."""
+        target = self._pair.target
+        head = head_of(target.model)
+        if self.done.mtp is None and head is not None and self._ask.sampling.speculate:
+            self.done.mtp = MTPProposals(target.model, head, self.done.prompt.ids)
+            target.gate.guess_draft_cost(PREDICTED, self.done.mtp.cost_guess)
+
+    def _observe_step(self, model: Any, positions: Positions) -> Callable[[mx.array], None] | None:
+        """A `StepObserver`: the MTP head reads the end of the prompt."""
+        if model is not self._pair.target.model:  # the draft, while the target may be unloaded
+            return None
+        self._load_mtp()
+        return None if self.done.mtp is None else self.done.mtp.observe(positions)
 
     # Prefill stops before the last token. The decoder feeds the last token itself, because it needs
     # that token's logits.
@@ -98,7 +217,7 @@ class PromptReader:
             target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(replace(scored, cached=cached)).positions[:-1]
-            self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
+            self.done.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
             missing, skipped = target.uncached(selected), 0
         elif skipped:
             if target.can_insert_at(int(missing[0])):
@@ -112,7 +231,7 @@ class PromptReader:
                 target.rewind(int(missing[0]))
             missing = target.uncached(selected)
         self._reuse()
-        self.recalled_tokens = skipped
+        self.done.recalled_tokens = skipped
         target.set_retain_all(True)
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
@@ -130,7 +249,7 @@ class PromptReader:
         else:
             dropped = int(target.cached[target.rewind_target(first) :].sum())
         recall = AttentionWork(len(missing) + dropped, int(target.cached.sum()) - dropped)
-        return reread_pays(self._costs.target, prompt, self.keep, recall)
+        return reread_pays(self._costs.target, prompt, self.done.keep, recall)
 
     def _cached_before(self, prompt: Prompt, scorer: Scorer) -> NDArray[np.bool_]:
         """Which tokens were cached before this turn, bool (L,). If this turn repeats one that was
@@ -143,15 +262,6 @@ class PromptReader:
                 return scored.cached
         return cached.copy()
 
-    def resume_position(self, prompt: Prompt) -> int | None:
-        """The position at which prefill must start so that the answer at the end of `prompt` can be
-        continued. None if the question is not cached completely."""
-        target, ids, question = self._target, prompt.ids, prompt.question_start
-        if not prompt.answer_prefix_len:
-            return None
-        start = target.rewind_target(target.common_prefix_len(ids[:-1]))
-        return start if start > question and target.cached[question:start].all() else None
-
     def resume(self, prompt: Prompt, start: int) -> None:
         """Prefill from position `start` on (see `resume_position`). Tokens before `start` that were
         skipped stay skipped."""
@@ -161,14 +271,9 @@ class PromptReader:
         self._prefill(prompt, np.arange(start, last, dtype=np.int32))
         set_next_position(target.cache, last)
 
-    def preview_selection(self, prompt: Prompt, scorer: Scorer) -> None:
-        """Show what a sparse read would select if nothing were cached. Used by dense turns."""
-        self._select(self._score(prompt, scorer))
-
     def _reuse(self) -> None:
         """Note what is cached before the turn reads more."""
-        self.reused = np.flatnonzero(self._target.cached)
-        self.reused_tokens = len(self.reused)
+        self.done.reused = np.flatnonzero(self._target.cached)
 
     def _score(self, prompt: Prompt, scorer: Scorer) -> ScoredPrompt:
         """Score the prompt as if nothing were cached. If the last turn scored the same prompt, its
@@ -201,7 +306,7 @@ class PromptReader:
             self._memory.ensure_encoding(need)
         importance = scorer.score(prompt, context)
         if context.draft_work is not None:
-            self.work[CostTerm.DRAFT] = context.draft_work
+            self.done.work[CostTerm.DRAFT] = context.draft_work
         return importance
 
     def _select(self, scored: ScoredPrompt) -> Selection:
@@ -209,17 +314,17 @@ class PromptReader:
         with self._clock.timed(Phase.SELECT):
             if scored.one_budget:
                 self._choose_keep(scored.auto_keep)
-            selection, event = scored.select(self.keep)
+            selection, event = scored.select(self.done.keep)
             self._clock.emit(event)
         return selection
 
     def _choose_keep(self, wanted: float) -> None:
-        self.keep = min(wanted, self.max_keep)
+        self.done.keep = min(wanted, self._max_keep)
         reason = Reason(ReasonCode.KEEP_CHOSEN, {"keep": wanted})
-        if wanted > self.max_keep:
-            data = {"wanted": wanted, "keep": self.max_keep, "timed": self._ask.within_seconds > 0}
+        if wanted > self._max_keep:
+            data = {"wanted": wanted, "keep": self._max_keep, "timed": self._ask.within_seconds > 0}
             reason = Reason(ReasonCode.KEEP_LIMITED, data)
-        self.reasons = [reason]
+        self.done.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """Prefill the target at these ascending positions. Checkpoints before and within the
@@ -227,7 +332,7 @@ class PromptReader:
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
-        self.work[CostTerm.TARGET] = work
+        self.done.work[CostTerm.TARGET] = work
         curve = None
         if self._costs.target is not None:
             curve = self._costs.target.seconds_until(work)
@@ -246,10 +351,10 @@ class PromptReader:
             for part, border in zip_longest(parts, borders):
 
                 def on_step(now: int, before: int = done) -> None:
-                    self.read_tokens = int(target.cached.sum())
+                    self.done.read_tokens = int(target.cached.sum())
                     report(before + now)
                     if before + now < count:
-                        self._memory.check_step(model, self.read_tokens, fits)
+                        self._memory.check_step(model, self.done.read_tokens, fits)
 
                 def on_part(now: int, before: int = done) -> None:
                     report(before + now, within_step=True)
@@ -260,7 +365,7 @@ class PromptReader:
                 if border is not None:
                     target.extend(prompt.ids[:border])
                     target.add_checkpoint(limit, borders[border])
-        self.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
+        self.done.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
 
     def _checkpoints_within(self, free: float) -> int:
         """How many checkpoints within the documents fit into their share of the `free` bytes. Only

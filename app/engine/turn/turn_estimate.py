@@ -27,17 +27,9 @@ from app.engine.scorers.overview import OverviewScorer
 from app.engine.scorers.scorer import Scorer
 from app.estimate.memory import largest_that_fits
 from app.estimate.plan import PredictedTtft
+from app.estimate.work import MIN_SAVING, MIN_SAVING_LOSING, recalled_tokens, sparse_work
 from app.protocol.commands import Ask
-from app.protocol.cost_model import (
-    MIN_SAVING,
-    MIN_SAVING_LOSING,
-    AttentionWork,
-    Costs,
-    LinearCost,
-    ReadPlan,
-    recalled_tokens,
-    sparse_work,
-)
+from app.protocol.cost_model import AttentionWork, Costs, LinearCost, ReadPlan
 from app.protocol.options import expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets.text_area import Selection
 
 from app.errors import UserError
-from app.ingest.ocr import installed_recogniser
+from app.ingest.recognition import install_advice, installed_recogniser
 from app.ingest.records import RECOGNISABLE, Changes, IngestError, ReadCancelled
 from app.protocol.prompt import Document, searched_paths
 from app.settings.file import SettingsFile
@@ -36,7 +36,6 @@ from app.ui.chat.token_counts import TokenCounts
 from app.ui.completion import CompletionList, typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
-from app.util.extras import install_command
 
 RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
 
@@ -451,7 +450,7 @@ async def _with_ocr_advice(error: UserError) -> UserError:
 
 
 def install_ocr() -> str:
-    return f"to recognise it, run `{install_command('ocr')}` and attach it again"
+    return f"to recognise it, {install_advice()} and attach it again"
 
 
 def _since_read(name: str, changes: Changes) -> str:

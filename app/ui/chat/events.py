@@ -11,6 +11,7 @@ from app.protocol.cost_model import Costs
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
+    CommandFailed,
     CostsUpdated,
     EngineWarning,
     Event,
@@ -68,7 +69,7 @@ class EventRouter:
         match event:
             case Loaded():
                 self._loader.on_load_result(event)
-            case Failed(turn=None):
+            case CommandFailed():
                 if not self._loader.on_load_result(event):
                     self._view.say(wording.failure(event.failure).text)
             case MemoryReport():

@@ -16,7 +16,7 @@ from app.errors import UserError
 from app.models.first_model import first_model
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
-from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
+from app.protocol.events import CommandFailed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
 from app.ui.background import in_background, start_task
 from app.ui.chat.chrome import Notice
@@ -45,8 +45,8 @@ class PairFailed(Message):
 
 
 class PairLoader:
-    """The engine answers every `Load` with one `Loaded` or `Failed`, in order. If a pair cannot be
-    loaded, or loading is cancelled, the previous one is loaded again."""
+    """The engine answers every `Load` with one `Loaded` or `CommandFailed`, in order. If a pair
+    cannot be loaded, or loading is cancelled, the previous one is loaded again."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class PairLoader:
 
     # -------------------------------------------------------------------------- results
 
-    def on_load_result(self, event: Loaded | Failed) -> bool:
+    def on_load_result(self, event: Loaded | CommandFailed) -> bool:
         """The engine's answer to a `Load`; False if none is pending."""
         if not self._pending:
             return False

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.across import FitAcross, fit_across
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit
+from app.models.formats import Summary
 from app.models.found import FoundModel, Kind, Program
-from app.models.gguf.file import GgufSummary
+from app.models.machines import FitAcross, Machines
 from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences
@@ -69,11 +69,11 @@ def memory_lines(overview: ModelOverview, draft: DraftCandidate | None) -> list[
     return [*_memory_table(fit), *map(Content, verdict_sentences(fit)), *map(_warn, notes)]
 
 
-def found_text(found: FoundModel, summary: GgufSummary | str | None) -> Content:
+def found_text(found: FoundModel, summary: Summary | str | None) -> Content:
     """Details of another program's model that cannot be loaded as it is. `summary` is from its
     header, or says why that cannot be read; it is None if the header was not read."""
     lines = [_bold(found.name)]
-    if isinstance(summary, GgufSummary):
+    if isinstance(summary, Summary):
         lines += [_dim(text) for text in (summary.title, ", ".join(summary.facts())) if text]
     lines += _whereabouts(found)
     fault = found.fault or (summary if isinstance(summary, str) else None)
@@ -151,10 +151,11 @@ def _warn(text: str) -> Content:
 def machines_text(
     overview: ModelOverview,
     draft: DraftCandidate | None,
-    machines: Sequence[HostMachine],
+    machines: Machines,
+    seen: Sequence[HostMachine],
 ) -> Content:
-    """A line for each machine, and what fits across all of them."""
-    lines = [Content(""), Content.styled("Machines", DIM), *map(_machine_line, machines)]
+    """A line for each machine that was measured, and what fits across all of them."""
+    lines = [Content(""), Content.styled("Machines", DIM), *map(_machine_line, seen)]
     if (folder := overview.model.folder) is None:
         return Content("\n").join(lines)
     try:
@@ -162,7 +163,7 @@ def machines_text(
     except ModelError:
         return Content("\n").join(lines)
     size = overview.model.size
-    across = fit_across(config, size, draft.draft.size if draft else None, machines)
+    across = machines.fit(config, size, draft.draft.size if draft else None, seen)
     lines.append(Content(_fit_sentence(across)))
     return Content("\n").join(lines)
 

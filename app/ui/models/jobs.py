@@ -10,21 +10,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual.message import Message
 from textual.message_pump import MessagePump
 
 from app.errors import UserError
 from app.models.cache import verify
+from app.models.formats import ConversionStopped, Converted, gguf
 from app.models.library import Library
 from app.models.packaged import fetch_packaged, find_packaged
 from app.models.progress import ByteProgress
 from app.models.unfinished import discard
 from app.util import formatting
-
-if TYPE_CHECKING:
-    from app.models.gguf.convert import Converted
 
 MAX_DOWNLOADS = 2
 """Maximum number of downloads at a time. Each uses four connections, so more would be slower."""
@@ -108,9 +105,7 @@ class Jobs:
 
     def convert(self, source: Path, title: str) -> None:
         """Convert a GGUF file. `title` names the model if the file's own name does not."""
-        from app.models.gguf.convert import repository_of  # loads NumPy
-
-        self._add(Job(repository_of(source, title), JobKind.CONVERSION, source))
+        self._add(Job(gguf().repository_of(source, title), JobKind.CONVERSION, source))
 
     def _add(self, job: Job) -> None:
         with self._lock:
@@ -218,11 +213,9 @@ class Jobs:
                 return self._convert
 
     def _convert(self, job: Job) -> tuple[JobState, str]:
-        from app.models.gguf.convert import install, plan_conversion
-
         assert job.source is not None
-        planned = plan_conversion([job.source], name=job.repository.partition("/")[2])
-        return self._install(job, partial(install, planned), "Conversion")
+        planned = gguf().plan_conversion([job.source], name=job.repository.partition("/")[2])
+        return self._install(job, planned.install, "Conversion")
 
     def _download(self, job: Job) -> tuple[JobState, str]:
         from app.models.pull import Outcome, Pull  # slow to import: no start should wait for it
@@ -245,8 +238,6 @@ class Jobs:
         self, job: Job, install: Callable[..., Converted], what: str
     ) -> tuple[JobState, str]:
         """Run an installation, which deletes its files if it is stopped."""
-        from app.models.gguf.convert import ConversionStopped
-
         on_progress, name = partial(self._on_progress, job), job.repository
         try:
             done = install(self._library().cache, on_progress, self._stop_flag(job))

@@ -24,11 +24,12 @@ from app.models.embedded import EMBEDDED
 from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
 from app.models.library import default_library
+from app.models.machines import Machines
 from app.models.packaged import find_packaged
 from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
 from app.models.text import memory_heading
-from app.protocol.hosts import HostMachine, Machines
+from app.protocol.hosts import HostMachine
 from app.protocol.memory import MemoryStats
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
@@ -313,7 +314,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return []
         if not self._seen_machines:
             return [Content("Looking at the other machines…")]
-        return [machines_text(overview, draft, self._seen_machines)]
+        return [machines_text(overview, draft, self._machines, self._seen_machines)]
 
     # -------------------------------------------------------------------------- actions
 

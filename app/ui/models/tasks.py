@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.errors import UserError
 from app.models import catalogue, trash
-from app.models.gguf.file import GgufError, GgufSummary, summarise
+from app.models.formats import Summary, gguf
 from app.models.library import Library, ModelDetails, find_model
 from app.models.unfinished import pause
 from app.ui.models.rows import RowKind, row_key
@@ -30,7 +31,7 @@ class ModelTasks:
         self._library = library
         self.described: dict[str, ModelDetails] = {}
         """Models that the hub described, by their names."""
-        self.summaries: dict[Path, GgufSummary | str] = {}
+        self.summaries: dict[Path, Summary | str] = {}
         """What the headers of GGUF files say, or why they cannot be read."""
         self._search: tuple[str, tuple[str, ...]] = ("", ())
         self._removed: list[str] = []
@@ -39,8 +40,8 @@ class ModelTasks:
         """Read the header of a GGUF file, unless that was done."""
         if path not in self.summaries:
             try:
-                self.summaries[path] = summarise(path)
-            except GgufError as error:
+                self.summaries[path] = gguf().summarise(path)
+            except UserError as error:
                 self.summaries[path] = str(error)
 
     def pause_elsewhere(self, name: str) -> Result:

@@ -1,1 +1,1 @@
-"""F2 and F3: settings, built from their own types and docstrings."""
+"""F2 and F3: settings, built from their own types and texts."""

@@ -20,7 +20,7 @@ from app.ui.settings.live import LiveSettings
 
 
 class SettingsScreen(SettingsForm[None]):
-    """Built from the settings' own types and docstrings, so that none can be missing here."""
+    """Built from the settings' own types and texts, so that none can be missing here."""
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "type to find", "Esc")
     BINDINGS: ClassVar[list[BindingType]] = [

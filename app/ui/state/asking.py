@@ -179,14 +179,14 @@ class Asking:
         """The question that was predicted not to fit in memory."""
 
     def may_ask(self) -> bool:
-        """Whether a question can be asked now; if not, the user is told why."""
+        """Whether a question can be asked now; if not, show why."""
         blocked = self._readiness.blocked
         if blocked:
             self._view.say(blocked)
         return not blocked
 
     def may_change(self) -> bool:
-        """Whether the branch on the screen can be changed now; if not, the user is told why."""
+        """Whether the branch on the screen can be changed now; if not, show why."""
         blocked = self._readiness.change_blocked
         if blocked:
             self._view.say(blocked)

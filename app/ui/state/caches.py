@@ -1,5 +1,5 @@
-"""What the engine is told about caches: how to keep them, and which ones belong to conversations
-that are gone. No widgets."""
+"""Tells the engine how to keep caches, and which ones belong to conversations that are gone. No
+widgets."""
 
 from __future__ import annotations
 

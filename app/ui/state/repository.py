@@ -20,7 +20,7 @@ from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.engine import AskedTurn
-from app.protocol.events import Event
+from app.protocol.events import Event, TurnEvent
 from app.protocol.options import Sampling
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
@@ -59,7 +59,8 @@ class OpenChat:
 
     def is_of_last_turn(self, event: Event) -> bool:
         """Whether it comes from the last turn that the engine was asked here."""
-        return self.asked is not None and getattr(event, "turn", None) == self.asked.number
+        asked = self.asked
+        return asked is not None and isinstance(event, TurnEvent) and event.turn == asked.number
 
     @property
     def unsent_draft(self) -> UnsentMessage:

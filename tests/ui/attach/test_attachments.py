@@ -38,9 +38,9 @@ from app.ui.attach.attachment import (
 )
 from app.ui.attach.chips import Chip, SkippedScreen, lines
 from app.ui.start import Start
+from tests.extras.test_ocr import fake_rapidocr
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
-from tests.ingest.test_ocr import fake_rapidocr
 from tests.ingest.test_pdf import pdf_of
 from tests.store.samples import answered
 from tests.tables import table

@@ -13,7 +13,7 @@ from app.chat.model_pairs import resolve_pair
 from app.models import packaged
 from app.models.cache import ModelCache
 from app.models.errors import ModelError
-from app.models.gguf.convert import ConversionStopped
+from app.models.formats import ConversionStopped
 from app.models.library import Library
 from app.models.packaged import SMOLLM2
 from app.ui.app import SpecchatApp

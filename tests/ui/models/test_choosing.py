@@ -13,7 +13,7 @@ from app.chat.model_pairs import find_pair, resolve_pair
 from app.models.library import Library
 from app.protocol.commands import CalibrateCosts, Load
 from app.protocol.cost_model import Costs, LinearCost
-from app.protocol.events import Failed
+from app.protocol.events import CommandFailed
 from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
@@ -143,7 +143,7 @@ async def test_one_that_does_not_load_or_is_cancelled_leaves_the_pair_before(
     app: Make, here: Here
 ) -> None:
     await here(BIG, DRAFT)
-    failure = Failed(None, Failure(FailureKind.OUT_OF_MEMORY, {"loading": True}))
+    failure = CommandFailed(Failure(FailureKind.OUT_OF_MEMORY, {"loading": True}))
     engine = FakeEngine(Story(answer="Yes."), load_stories={"big-4bit": LoadStory(failure=failure)})
     async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
@@ -242,7 +242,7 @@ async def test_a_damaged_first_pair_is_reported_and_not_loaded(
 @pytest.mark.slow
 async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
-    failure = Failed(None, Failure(FailureKind.LOADING_STOPPED))
+    failure = CommandFailed(Failure(FailureKind.LOADING_STOPPED))
     engine = FakeEngine(load_stories={"first": LoadStory(failure=failure)})
     async with app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "Loading was stopped")

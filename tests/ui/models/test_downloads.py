@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.models import packaged
-from app.models.gguf.convert import ConversionStopped
+from app.models.formats import ConversionStopped
 from app.models.library import Library
 from app.models.packaged import SMOLLM2
 from app.models.unfinished import unfinished

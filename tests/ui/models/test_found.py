@@ -12,17 +12,17 @@ import gguf
 import pytest
 from textual.pilot import Pilot
 
+from app.extras.gguf import file as gguf_file
 from app.models.fit import mac_with
 from app.models.found import default_places
 from app.models.library import Library, default_library
 from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
-from app.ui.models import tasks
 from app.ui.models.inventory import scan
+from tests.extras.gguf.making import write_gguf
 from tests.fakes import FakeEngine
 from tests.models import kept
-from tests.models.gguf.making import write_gguf
 from tests.tables import slow
 from tests.ui.helpers import screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, Here, Make, model_files
@@ -160,14 +160,14 @@ async def test_headers_are_read_beside_the_list_only_when_highlighted(
 ) -> None:
     reads: list[str] = []
     threads: list[threading.Thread] = []
-    read = tasks.summarise
+    read = gguf_file.summarise
 
     def recorded(path: Path) -> object:
         reads.append(path.name)
         threads.append(threading.current_thread())
         return read(path)
 
-    monkeypatch.setattr(tasks, "summarise", recorded)
+    monkeypatch.setattr(gguf_file, "summarise", recorded)
     for name in ("one", "two"):
         kept.gguf_file(home / f".lmstudio/models/a/b/{name}.gguf")
     async with models_of(app(), "two", size=WIDE) as pilot:
@@ -186,14 +186,14 @@ async def test_headers_of_rows_that_were_only_passed_are_not_read(
 ) -> None:
     reads: list[str] = []
     go_on = threading.Event()
-    read = tasks.summarise
+    read = gguf_file.summarise
 
     def slow(path: Path) -> object:
         reads.append(path.stem)
         assert go_on.wait(10)
         return read(path)
 
-    monkeypatch.setattr(tasks, "summarise", slow)
+    monkeypatch.setattr(gguf_file, "summarise", slow)
     for name in ("a", "b", "c"):
         kept.gguf_file(home / f".lmstudio/models/x/y/{name}.gguf")
     async with models_of(app(), "GGUF", size=WIDE) as pilot:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from app.extras.hosts.across import fit_across
 from app.protocol.commands import Load
 from app.protocol.events import HostsLost, LoadingAlone, PairLost
 from app.protocol.hosts import Host, HostMachine, Hosts
@@ -23,6 +24,7 @@ LARGE = (140, 50)
 
 class FakeMachines:
     hosts = HOSTS
+    fit = staticmethod(fit_across)
 
     def __init__(self, problem: str = "") -> None:
         self._problem = problem
@@ -60,7 +62,7 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
         gone = Failure(FailureKind.MACHINE_LOST, {"machine": "studio.local", "error": "closed"})
         engine.say(LoadingAlone(gone))
         await until(pilot, lambda: pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
-        engine.say(HostsLost(None, gone, "big-4bit"))
+        engine.say(HostsLost(gone, "big-4bit"))
         await until_shown(pilot, "so big-4bit continues on this machine alone.")
         assert not loader.busy
         assert loader.load.hosts is None
@@ -130,7 +132,7 @@ async def test_another_pair_that_is_being_loaded_stays_the_one_that_is_shown(
         engine.step_load = True
         await loader.load_pair(OTHER, None, pilot.app.models.cache)  # type: ignore[attr-defined]
         engine.say(LoadingAlone(MACHINE))
-        engine.say(HostsLost(None, MACHINE, "big-4bit"))
+        engine.say(HostsLost(MACHINE, "big-4bit"))
         await until_shown(pilot, "continues on this machine alone.")
         assert loader.status_text.startswith("Loading other"), loader.status_text
         engine.finish()

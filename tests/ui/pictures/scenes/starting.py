@@ -8,7 +8,7 @@ from unittest.mock import patch
 from app.models.catalogue import catalogue
 from app.models.fit import mac_with
 from app.models.pairs import recommend
-from app.protocol.events import Failed, Loaded
+from app.protocol.events import CommandFailed, Loaded
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind
 from app.store import records
@@ -19,8 +19,7 @@ from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage
 
 CRASH = "specchat was killed, perhaps because memory ran out. Nothing you wrote is lost."
-MISSING = Failed(
-    None,
+MISSING = CommandFailed(
     Failure(
         FailureKind.MODEL_UNREADABLE,
         {"folder": "models/qwen3-8b-4bit", "error": "'model.safetensors' is missing"},

@@ -1,1 +1,0 @@
-"""A target that is sharded over several processes."""
