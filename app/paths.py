@@ -11,7 +11,7 @@ APP = "specchat"
 
 
 def data_path() -> Path:
-    """Conversations, documents and their backups."""
+    """Conversations, documents and their backup."""
     return platformdirs.user_data_path(APP, appauthor=False)
 
 

@@ -66,9 +66,10 @@ class _Both:
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    from app.extras.serve.api import Server, make_app, served_pair
+    from app.extras.serve.application import make_app
     from app.extras.serve.http import Access, HttpServer, listening_socket
     from app.extras.serve.requests import Defaults
+    from app.extras.serve.server import Server, served_pair
 
     load = resolve_pair()
     both = _Both(load)
@@ -125,7 +126,8 @@ def _first_message() -> dict[str, str]:
 
 
 def _in_the_app(both: _Both, body: Any) -> list[float]:
-    from app.extras.serve.requests import ChatRequest, Defaults, to_ask, to_messages
+    from app.extras.serve.apis.chat import ChatRequest
+    from app.extras.serve.requests import Defaults, to_ask, to_messages
 
     request = ChatRequest.model_validate(body([_first_message()]))
     ask = to_ask(to_messages(request.messages), request, {}, Defaults())

@@ -95,6 +95,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DATA", "CACHE", "CONFIG"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    for name in ("OLLAMA_MODELS", "LLAMA_CACHE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
     return tmp_path

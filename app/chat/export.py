@@ -1,7 +1,6 @@
-"""A conversation as Markdown or HTML, to be read, or as JSON, to be read back by `importing`.
+"""Writes a conversation as Markdown for reading, or as JSON for `importing`.
 
-All raise StoreError, also when a document is missing. Texts are not trusted: in HTML they are
-escaped, control characters are made visible, and bidirectional text is isolated.
+All raise StoreError, also when a document is missing.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
-from html import escape
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,7 +21,6 @@ from app.chat.citations import Footnote, footnotes, with_footnotes
 from app.chat.versions import place_attachments
 from app.protocol.citations import Citations
 from app.protocol.prompt import Document, Role
-from app.protocol.stats import Reading
 from app.store.importing import FORMAT, VERSION
 from app.store.records import (
     AttachmentRecord,
@@ -42,19 +39,6 @@ from app.util.prose import as_markdown
 
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
 DEMO = "Demo model"
-
-_STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
-h2 { font-size: 1rem; margin: 2rem 0 .5rem }
-pre { font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0;
-      unicode-bidi: isolate }
-small, .skipped { opacity: .5 }
-.read { font-weight: 600 }
-"""
-
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
-_VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
@@ -89,20 +73,6 @@ def _attached(message: MessageRecord) -> Iterator[str]:
         where = f"{len(parts):,} parts, from lines {from_lines}, " if lines and not part else ""
         size = sum(each.size for each in parts)
         yield f"{name}{f'#{part}' if part else ''} ({where}{size:,} bytes)"
-
-
-def to_html(store: Store, conversation: int, out: TextIO) -> None:
-    """The current branch as one page without scripts, and below each answer its documents: what was
-    read of them is bright, the rest dim."""
-    branch = store.branch(conversation)
-    found = store.conversation(conversation)
-    out.write(_html_head(found.title, found.overrides))
-    for number, message in enumerate(branch):
-        citations, notes = footnotes_of(store, message, branch)
-        out.write(_html_message(message, with_footnotes(message.text, citations, notes)))
-        for attachment, read in _documents_read(store, message, branch[: number + 1]):
-            out.write(html_document(attachment.name, store.text(attachment), read))
-    out.write("</body></html>\n")
 
 
 def footnotes_of(
@@ -140,79 +110,6 @@ def _attachments_in_prompt(
         attached.append((message.attachments, retrieved) if is_asked else ((), None))
     for placed in place_attachments(attached):
         yield tuple(each.document for each in placed.in_prompt)
-
-
-def _documents_read(
-    store: Store, answer: MessageRecord, branch: tuple[MessageRecord, ...]
-) -> Iterator[tuple[AttachmentRecord, list[tuple[int, int]] | None]]:
-    """The documents in the prompt of an answer, the last of `branch`, each with the character
-    ranges that were read; None is all. Empty if that is unknown."""
-    read_map = store.read_map(answer.id)
-    if read_map is None or answer.stats is None:
-        return
-    in_prompt = zip(branch[:-1], _attachments_in_prompt(branch), strict=False)
-    for message, attachments in in_prompt:
-        for index, attachment in enumerate(attachments):
-            ranges = sorted(
-                (text.start, text.end)
-                for text in read_map.texts
-                if (text.message, text.document) == (message.id, index)
-            )
-            yield attachment, None if answer.stats.reading is Reading.DENSE else ranges
-
-
-def _html_head(title: str, overrides: Overrides) -> str:
-    """The beginning of the page, with the conversation's own settings and system prompt."""
-    described = describe_overrides(overrides)
-    chosen = f"<p><small>{_safe(described)}</small></p>\n" if described else ""
-    if overrides.system:
-        chosen += f"<h2>System</h2>\n<pre>{_safe(overrides.system)}</pre>\n"
-    return (
-        '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy"'
-        " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{_safe(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{_safe(title)}</h1>\n{chosen}"
-    )
-
-
-def _html_message(message: MessageRecord, text: str) -> str:
-    """`text` is the message's, with its footnotes."""
-    attached = "".join(f"<small>{_safe(line)}</small><br>\n" for line in _attached(message))
-    below = f"<small>{_safe(remark)}</small>\n" if (remark := remarks(message)) else ""
-    when = f"{message.created_at:%Y-%m-%d %H:%M} UTC"
-    return (
-        f"<h2>{heading(message)} <small>{when}</small></h2>\n{attached}"
-        f"<pre>{_safe(text)}</pre>\n{below}"
-    )
-
-
-def html_document(name: str, text: str, read: list[tuple[int, int]] | None) -> str:
-    """A collapsible document; `read` are the ranges of read characters, ascending, None for all."""
-    pieces = "".join(
-        f'<span class="{"read" if is_read else "skipped"}">{_safe(text[start:end])}</span>'
-        for start, end, is_read in _pieces(len(text), [(0, len(text))] if read is None else read)
-    )
-    return f"<details><summary>{_safe(name)}</summary><pre>{pieces}</pre></details>\n"
-
-
-def _pieces(length: int, read: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int, bool]]:
-    """All characters from 0 to `length`, in order, each once: `(start, end, whether read)`."""
-    at = 0
-    for start, end in read:
-        start, end = max(start, at), min(end, length)
-        if start >= end:
-            continue
-        if start > at:
-            yield at, start, False
-        yield start, end, True
-        at = end
-    if at < length:
-        yield at, length, False
-
-
-def _safe(text: str) -> str:
-    return escape(text.translate(_VISIBLE))
 
 
 def heading(message: MessageRecord) -> str:
@@ -271,7 +168,7 @@ def to_json(store: Store, conversation: int, out: TextIO) -> None:
 
 
 Writer = Callable[[Store, int, TextIO], None]
-FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json, "html": to_html}
+FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json}
 
 
 def format_of(path: Path) -> str:

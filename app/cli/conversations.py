@@ -58,8 +58,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     export.add_argument(
         "--format",
-        choices=("md", "json", "html"),
-        help="md and html for reading, json for importing; by default FILE's ending, or md",
+        choices=("md", "json"),
+        help="md for reading, json for importing; by default FILE's ending, or md",
     )
     action("import", _import, "import a JSON export as a new conversation").add_argument(
         "file", metavar="FILE", help="a file, or - for standard input"

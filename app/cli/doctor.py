@@ -31,7 +31,7 @@ from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.engine.backend.gpu_check import Build, Device, GpuProbe, Product
+    from app.engine.backend.gpu_check import Product
 
 Row = tuple[str, str]
 """One line of the report: a label and a value."""
@@ -41,7 +41,10 @@ Finding = tuple[list[Row], list[str]]
 
 PACKAGES = ("mlx", "mlx-lm", "textual")
 _REINSTALL = "reinstall specchat, or run make in its checkout"
-
+_INSTALL_MLX = (
+    "install MLX's wheel from PyPI with `pip install --force-reinstall mlx` where specchat is"
+    " installed, and if that does not help, report it to MLX"
+)
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
 
@@ -85,15 +88,17 @@ def run(args: argparse.Namespace) -> int:
     return doctor(sys.stdout, args.target)
 
 
-def doctor(out: TextIO, target: str | None = None, gpu: GpuProbe | None = None) -> int:
+def doctor(
+    out: TextIO, target: str | None = None, multiply: Callable[[], Product] | None = None
+) -> int:
     """Write the report and one sentence for each fault. Return the exit status, 1 for faults.
-    Check the system's GPU unless `gpu` replaces it. Raises ModelError if `target` is not found."""
+    `multiply` replaces the check of the GPU. Raises ModelError if `target` is not found."""
     folder = None if target is None else located(target).target
     rows: list[Row] = []
     faults: list[str] = []
     examinations: tuple[Callable[[], Finding], ...] = (
         _versions,
-        partial(_mlx, gpu),
+        partial(_mlx, multiply),
         _folders,
         _pair,
     )
@@ -155,22 +160,26 @@ def _version_faults(requirements: Iterable[Requirement]) -> Iterable[str]:
 # --------------------------------------------------------------------------- MLX
 
 
-def _mlx(gpu: GpuProbe | None) -> Finding:
-    """Device, build, BLAS and memory. OpenBLAS must be loaded before MLX."""
+def _mlx(multiply: Callable[[], Product] | None) -> Finding:
+    """Device, BLAS and memory, and whether the GPU multiplies correctly. OpenBLAS must be loaded
+    before MLX."""
     library = blas.load_openblas()
     try:
-        import_module("mlx.core")
+        mx = import_module("mlx.core")
     except (ImportError, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         return [("device", "none")], [f"MLX cannot be loaded ({what}): {_REINSTALL}."]
     from app.engine.backend import gpu_check
-
-    gpu_check.exact_float32()
-    rows, faults = _gpu(gpu or gpu_check.GpuProbe())
     from app.engine.backend.memory import memory_stats
 
+    info, on_cpu = mx.device_info(), mx.default_device().type == mx.DeviceType.cpu
+    name, architecture = (info.get(key, "unknown") for key in ("device_name", "architecture"))
+    rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {name} ({architecture})")]
+    if multiply is None and not on_cpu:
+        multiply = gpu_check.multiply
+    row, faults = _product(multiply)
     rate = f"{blas.matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
-    rows.append(("matrix products", f"{rate}, {_blas(library)}"))
+    rows += [row, ("matrix products", f"{rate}, {_blas(library)}")]
 
     now = memory_stats()
     models = f"{format_bytes(now.used)} of {format_bytes(now.ceiling)} for models"
@@ -182,75 +191,26 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
     return rows, faults
 
 
-def _gpu(probe: GpuProbe) -> Finding:
-    """Check that MLX's matrix products are correct on this GPU and use its neural accelerators."""
+def _product(multiply: Callable[[], Product] | None) -> tuple[Row, list[str]]:
+    """Check a matrix product of the GPU; None if MLX computes on the CPU."""
+    from app.engine.backend.gpu_check import MAX_ERROR
     from app.engine.backend.memory import cause_of
 
-    device, build = probe.device(), probe.build()
-    kind = "CPU" if device.on_cpu else "GPU"
-    macos = "" if device.macos is None else f", macOS {'.'.join(map(str, device.macos))}"
-    tag = f" ({build.tag})" if build.tag else ""
-    rows = [
-        ("device", f"{kind}, {device.name} ({device.architecture}){macos}"),
-        ("MLX build", f"{build.version}, {build.origin}{tag}"),
-    ]
-    try:
-        product = probe.multiply()
-    except RuntimeError as error:
-        fault = f"MLX fails on this GPU ({wording.cause(cause_of(error))}): {_install(build)}."
-        return [*rows, ("bfloat16 product", "failed")], [fault]
-    examined = [_product(product, build)]
-    if device.macos is not None and not device.on_cpu:
-        examined.append(_accelerators(device, build, product))
-    return rows + [row for row, _ in examined], [fault for _, fault in examined if fault]
-
-
-def _product(product: Product | None, build: Build) -> tuple[Row, str]:
-    from app.engine.backend.gpu_check import MAX_ERROR
-
     label = "bfloat16 product"
-    if product is None:
-        return (label, "not compared, since MLX computes on the CPU here"), ""
-    speed = f"{product.rate / 1e12:,.1f} TFLOP/s, {product.speedup:.1f} times as fast as float32"
+    if multiply is None:
+        return (label, "not compared, since MLX computes on the CPU here"), []
+    try:
+        product = multiply()
+    except RuntimeError as error:
+        fault = f"MLX fails on this GPU ({wording.cause(cause_of(error))}): {_INSTALL_MLX}."
+        return (label, "failed"), [fault]
+    speed = f"{product.rate / 1e12:,.1f} TFLOP/s"
     if product.error <= MAX_ERROR:
-        return (label, f"as on the CPU (within {product.error:.1%}), {speed}"), ""
-    return (label, f"wrong (differs by {product.error:.0%} from the CPU's), {speed}"), (
+        return (label, f"as on the CPU (within {product.error:.1%}), {speed}"), []
+    return (label, f"wrong (differs by {product.error:.0%} from the CPU's), {speed}"), [
         "MLX computes wrong matrix products on this GPU, so answers are wrong although nothing"
-        f" fails: {_install(build)}."
-    )
-
-
-def _accelerators(device: Device, build: Build, product: Product | None) -> tuple[Row, str]:
-    """Whether the chip's neural accelerators are used."""
-    from app.engine.backend.gpu_check import MIN_SPEEDUP, NAX_SYSTEM
-
-    label = "neural accelerators"
-    if not device.has_accelerators:
-        return (label, "this chip has none"), ""
-    if not device.can_use_accelerators:
-        return (label, f"not used: they need macOS {'.'.join(map(str, NAX_SYSTEM))} or later"), ""
-    used = build.has_nax is not False if product is None else product.speedup >= MIN_SPEEDUP
-    if used:
-        return (label, "used"), ""
-    why = "has no kernels for them" if build.has_nax is False else "is too slow to use them"
-    return (label, f"not used: this MLX {why}"), (
-        f"MLX {build.version} ({build.origin}) does not use this chip's neural accelerators, so"
-        f" reading takes several times as long: {_install(build)}."
-    )
-
-
-def _install(build: Build) -> str:
-    from app.engine.backend.gpu_check import Origin
-
-    if build.origin is Origin.WHEEL:
-        return (
-            "run `pip install --upgrade pip` and `pip install --force-reinstall mlx` where specchat"
-            " is installed, and if that does not help, report it to MLX"
-        )
-    return (
-        "install MLX's wheel from PyPI: `pip install --force-reinstall mlx` where specchat is"
-        " installed"
-    )
+        f" fails: {_INSTALL_MLX}."
+    ]
 
 
 def _blas(library: str | None) -> str:

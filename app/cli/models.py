@@ -22,7 +22,7 @@ from app.cli.status import INTERRUPTED
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
 from app.estimate.work import scoring_work
-from app.models import catalogue, pairs, speedup, trash
+from app.models import catalogue, pairs, speedup
 from app.models.cache import (
     Installed,
     ModelCache,
@@ -52,6 +52,7 @@ from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
 from app.models.pairs import DraftCandidate, MeasuredRatio, embedded_pair
 from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
+from app.models.removal import removable_size, remove
 from app.models.text import (
     breakdown_rows,
     facts,
@@ -75,15 +76,14 @@ from app.util.sanitize import sanitize, sanitize_line
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Manages the models in the cache that huggingface_hub and mlx-lm share. NAME is"
-        " organisation/name. The default action is `list`. Models of LM Studio, Ollama and"
-        " llama.cpp, and those in the setting models.folders, are listed but never changed."
+        " organisation/name. The default action is `list`. Models of LM Studio and"
+        " Ollama, and those in the setting models.folders, are listed but never changed."
     )
-    command.set_defaults(action=_list, trash=False, json=False, memory=None)
+    command.set_defaults(action=_list, json=False, memory=None)
     action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
     listing = action(
         "list", _list, "list installed models, unfinished downloads, and models of other programs"
     )
-    listing.add_argument("--trash", action="store_true", help="list the trash instead")
     listing.add_argument("--json", action="store_true", help="print as JSON")
     action("show", _show, "show one model and its files, or a model of another program", "NAME")
     search = action("search", _search, "search the catalogue of known models")
@@ -147,10 +147,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     action("pause", _pause, "pause a download that runs in another terminal", "NAME")
     action("resume", _resume, "continue a download", "NAME")
     action("cancel", _cancel, "cancel a download and delete what was downloaded", "NAME")
-    remove = action("rm", _rm, "move a model to the trash", "NAME")
-    remove.add_argument("--older", action="store_true", help="remove only older versions")
-    action("restore", _restore, "restore a model from the trash", "NAME")
-    action("empty", _empty, "permanently delete all models in the trash")
+    deletion = action("rm", _rm, "permanently delete a model", "NAME")
+    deletion.add_argument("--older", action="store_true", help="delete only older versions")
+    deletion.add_argument("--yes", action="store_true", help="delete without asking")
     action("verify", _verify, "check the checksums of all files of a model", "NAME")
 
 
@@ -162,8 +161,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(cache: ModelCache, options: argparse.Namespace) -> int:
-    if options.trash:
-        return _list_trash(cache, options)
     if options.memory is not None:
         return _say(*_fitting_lines(cache, options))
     installed, downloads, found = cache.installed(), unfinished(cache), _found()
@@ -208,25 +205,6 @@ def _unfinished_line(pull: UnfinishedDownload) -> str:
     fraction = pull.done / pull.total if pull.total else 1.0
     state = "downloading" if pull.running else "unfinished"
     return _line(size(pull.done), pull.repository, f"{state}, {fraction:.0%} of {size(pull.total)}")
-
-
-def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
-    found = trash.trashed(cache)
-    if options.json:
-        return _say(json.dumps([dataclasses.asdict(each) for each in found], default=str))
-    if not found:
-        _tell("The trash is empty: `specchat models list` lists the installed models.")
-    return _say(
-        *(
-            _line(
-                size(each.size),
-                each.repository,
-                *(() if each.whole else ("older versions",)),
-                f"removed {each.when.astimezone():%Y-%m-%d %H:%M}",
-            )
-            for each in found
-        )
-    )
 
 
 def _show(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -373,20 +351,21 @@ def _fit(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _rm(cache: ModelCache, options: argparse.Namespace) -> int:
-    removed = trash.remove(cache, options.name, options.older)
-    return _say(
-        f"{removed.repository} ({size(removed.size)}) is in the trash:"
-        f" `specchat models restore {removed.repository}` restores it,"
-        " `specchat models empty` frees the space."
-    )
+    what = f"older versions of {options.name}" if options.older else options.name
+    amount = size(removable_size(cache, options.name, options.older))
+    if not options.yes and not _confirmed(f"Permanently delete {what} ({amount})? [y/N] "):
+        _tell("Nothing was deleted.")
+        return 1
+    return _say(f"{size(remove(cache, options.name, options.older))} freed.")
 
 
-def _restore(cache: ModelCache, options: argparse.Namespace) -> int:
-    return _say(f"{trash.restore(cache, options.name).repository} is restored.")
-
-
-def _empty(cache: ModelCache, options: argparse.Namespace) -> int:
-    return _say(f"{size(trash.empty(cache))} freed.")
+def _confirmed(question: str) -> bool:
+    """Ask on the terminal. Raises UserError if there is none."""
+    if not sys.stdin.isatty():
+        raise UserError("Deleting a model cannot be undone", "confirm it with --yes")
+    sys.stderr.write(sanitize(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
 def _verify(cache: ModelCache, options: argparse.Namespace) -> int:

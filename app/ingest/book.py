@@ -68,7 +68,6 @@ class Book:
         return self._sheets[member]
 
     def _member(self, folder: str, address: str) -> str:
-        """The member that an address leads to."""
         path = posixpath.normpath(posixpath.join("/", folder, address.partition("#")[0]))[1:]
         return path if path in self._archive.names else unquote(path)
 

@@ -388,7 +388,6 @@ def _shown(part: Part | None, number: int, unit: str) -> str:
 
 
 def _missing(found: _Found) -> Iterator[Rejected]:
-    """Yield what is missing from the text."""
     parts, unit = found.parts, found.unit
     numbered = [*zip(found.numbers, parts, strict=True)]
     unreadable = [number for number, part in numbered if part is None]

@@ -155,7 +155,6 @@ def _begins_value(source: str, at: int) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    """Replace references such as `&amp;` by characters."""
     try:
         return html.unescape(text)
     except ValueError:  # a number with too many digits for Python

@@ -110,7 +110,6 @@ def is_drawn_form(file: pypdfium2.PdfDocument) -> bool:
 
 
 def _shown(page: pypdfium2.PdfPage) -> Iterator[Any]:
-    """Yield the annotations of a page that are shown."""
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, index)
         if annotation:
@@ -122,7 +121,6 @@ def _shown(page: pypdfium2.PdfPage) -> Iterator[Any]:
 
 
 def _file_of(annotation: Any) -> str:
-    """The name of the file that an annotation attaches."""
     attached = raw.FPDFAnnot_GetFileAttachment(annotation)
     name = string(raw.FPDFAttachment_GetName, attached) if attached else ""
     name = " ".join(name.replace("[", "(").replace("]", ")").split())
@@ -140,7 +138,6 @@ def _struck(annotation: Any) -> Iterator[Box]:
 
 
 def _selected(form: Any, widget: Any) -> Iterator[str]:
-    """Labels of the selected options of a field."""
     for index in range(max(0, raw.FPDFAnnot_GetOptionCount(form, widget))):
         if raw.FPDFAnnot_IsOptionSelected(form, widget, index):
             yield string(raw.FPDFAnnot_GetOptionLabel, form, widget, index)

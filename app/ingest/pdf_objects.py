@@ -431,7 +431,6 @@ def _thick_line(path: Drawn) -> Box | None:
 
 
 def _layers(handle: Any) -> Iterator[str]:
-    """Yield the names of the layers of an object."""
     for index in range(min(pdfium.FPDFPageObj_CountMarks(handle), _MAX_MARKS)):
         mark = pdfium.FPDFPageObj_GetMark(handle, index)
         if _entry(pdfium.FPDFPageObjMark_GetName, mark) == "OC" and (

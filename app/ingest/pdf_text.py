@@ -432,7 +432,6 @@ class _PageByRuns:
             yield begin, start, address
 
     def _boxes(self, indexes: Iterable[int]) -> list[Box]:
-        """Where characters stand."""
         indexes = [*indexes]
         rows = Rows("f", 4, len(indexes))
         consume(map(pdfium.FPDFText_GetLooseCharBox, repeat(self._handle), indexes, rows.column(0)))

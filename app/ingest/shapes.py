@@ -171,7 +171,6 @@ class Shapes:
             line.add(markdown.address(link, shown))
 
     def _address(self, run: Element) -> str:
-        """The address that a run links to."""
         link = child(run, "rPr", "hlinkClick")
         id = "" if link is None else attribute(link, "id")
         _, target, external = self._relations.get(id, ("", "", False))

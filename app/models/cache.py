@@ -5,7 +5,7 @@ and verifies their files.
     models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open; the files
                                                   themselves where there are no symbolic links
     models--ORG--NAME/refs/main                   the current commit
-    .specchat/                                    downloads, manifests and the trash
+    .specchat/                                    downloads and manifests
 
 All of it is on one file system, so that a finished download only needs to be renamed.
 """
@@ -101,7 +101,7 @@ class ModelCache:
         return self.app_folder / "pulls" / folder_name(name)
 
     def lock_path(self, name: str) -> Path:
-        """The lock file for downloading, removing and restoring a model. It is never deleted."""
+        """The lock file for downloading and removing a model. It is never deleted."""
         return self.app_folder / "locks" / f"{folder_name(name)}.lock"
 
     def manifest_path(self, name: str, commit: str) -> Path:
@@ -241,7 +241,7 @@ class ModelCache:
     def prepare(self) -> None:
         """Create specchat's folders. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("pulls", "locks", "verified", "trash"):
+        for name in ("pulls", "locks", "verified"):
             make_folder(self.app_folder / name)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ class Kind(StrEnum):
 class Program(StrEnum):
     LM_STUDIO = "LM Studio"
     OLLAMA = "Ollama"
-    LLAMA_CPP = "llama.cpp"
     USER = "your folder"
 
 
@@ -66,12 +64,11 @@ class ModelPlace:
 def default_places() -> tuple[ModelPlace, ...]:
     """Default model folders of other programs. They need not exist."""
     home = Path.home()
-    caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
+    ollama = _path(os.environ.get("OLLAMA_MODELS", "")) or home / ".ollama/models"
     return (
         ModelPlace(Program.LM_STUDIO, home / ".lmstudio/models"),
         ModelPlace(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
-        ModelPlace(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
-        ModelPlace(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
+        ModelPlace(Program.OLLAMA, ollama),
     )
 
 
@@ -180,14 +177,6 @@ def _total_size(folder: Path, files: Iterable[str]) -> int:
         with suppress(OSError):
             total += (folder / name).stat().st_size
     return total
-
-
-def _cache_home(home: Path) -> Path:
-    return _variable("XDG_CACHE_HOME") or home / ".cache"
-
-
-def _variable(name: str) -> Path | None:
-    return _path(os.environ.get(name, ""))
 
 
 def _path(text: str) -> Path | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from app.models.architecture import Config
-from app.models.fit import ModelSize
 from app.protocol.hosts import HostMachine, Hosts
+
+if TYPE_CHECKING:
+    from app.models.architecture import Config
+    from app.models.fit import ModelSize
 
 
 @dataclass(frozen=True, slots=True)

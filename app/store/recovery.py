@@ -1,7 +1,7 @@
 """Opens the database: takes the lock, checks the file, and repairs damage.
 
-A database that passes SQLite's quick check is used. Otherwise the newest intact backup replaces it,
-or a new database if there is no backup. Nothing that may contain the user's text is overwritten:
+A database that passes SQLite's quick check is used. Otherwise the backup replaces it, or a new
+database if there is no intact backup. Nothing that may contain the user's text is overwritten:
 damaged files are first moved to broken/, where they are kept for MAX_AGE_DAYS. SQLite itself reads
 a damaged journal (WAL) up to the damage.
 """
@@ -12,6 +12,7 @@ import os
 import re
 import sqlite3
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -55,7 +56,7 @@ class Paths:
         self.wal = folder / "conversations.db-wal"
         self.wal_index = folder / "conversations.db-shm"
         self.attachments = folder / "attachments"
-        self.backups = folder / "backups"
+        self.backup = folder / "backup.db"
         self.broken = folder / "broken"
         self.needs_check = folder / "suspect"
         """A file that exists if SQLite reported damage that the check at the start cannot find."""
@@ -80,8 +81,8 @@ def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDat
     try:
         make_folder(paths.folder)
         with suppress(OSError):  # an earlier umask or a copy may have let others read it
-            make_private(paths.folder, paths.database, paths.wal, paths.wal_index)
-            for folder in (paths.attachments, paths.backups, paths.broken):
+            make_private(paths.folder, paths.database, paths.wal, paths.wal_index, paths.backup)
+            for folder in (paths.attachments, paths.broken):
                 make_private(folder)
         lock = Lock(paths.folder / "lock", lock_timeout)
     except BlockingIOError:
@@ -175,7 +176,7 @@ def _check(paths: Paths, now: datetime, notices: list[str]) -> Condition:
     """The condition of the database. A damaged one is replaced first."""
     condition = examine(paths.database)
     suspect = condition is Condition.GOOD and paths.needs_check.exists()
-    missing = condition is Condition.NEW and backup.list_backups(paths.backups)
+    missing = condition is Condition.NEW and paths.backup.is_file()
     usable = (Condition.NEW, Condition.GOOD, Condition.NEWER)
     if suspect or missing or condition not in usable:
         return _replace(paths, condition, now, notices)
@@ -223,21 +224,23 @@ def _damaged(error: Exception) -> Condition:
 
 
 def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[str]) -> Condition:
-    """Move a damaged database to broken/, and replace it with the newest intact backup. If only
-    its indexes may be damaged, because it passes the quick check, replace it with a copy that has
-    new indexes."""
+    """Move a damaged database to broken/, and replace it with the backup if that is intact. If
+    only its indexes may be damaged, because it passes the quick check, replace it with a copy that
+    has new indexes."""
     make_folder(paths.broken)
-    sources = backup.list_backups(paths.backups)[::-1]
+    sources = [paths.backup] if paths.backup.is_file() else []
     if condition is Condition.GOOD:
         sources = [paths.database, *sources]
     aside = paths.database.with_suffix(".restored")
     used = next((source for source in sources if _copy_whole(source, aside)), None)
+    damaged = [paths.backup] if used is None else []
     if condition is Condition.NEW:
         what = "is missing"
+        _set_aside(paths, damaged, now)
     else:
         fault = Condition.DAMAGED if condition is Condition.GOOD else condition
-        moved = _set_aside(paths, now)
-        what = f"is {fault} and was moved to '{moved}'"
+        moved = _set_aside(paths, [paths.database, paths.wal, paths.wal_index, *damaged], now)
+        what = f"is {fault} and was moved to '{moved[0]}'"
     if used is not None:
         replace_durably(aside, paths.database)
     paths.needs_check.unlink(missing_ok=True)
@@ -246,7 +249,7 @@ def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[st
     elif used == paths.database:
         how = "everything was recovered"
     else:
-        how = f"the backup of {backup.date(used)} was restored"
+        how = f"the backup of {backup.day(used)} was restored"
     notices.append(f"The conversations file {what}: {how}.")
     return examine(paths.database)
 
@@ -276,20 +279,19 @@ def _copy_whole(source: Path, copy: Path) -> bool:
 # --------------------------------------------------------------------------------- damaged files
 
 
-def _set_aside(paths: Paths, now: datetime) -> Path:
-    """Move the database's files to broken/, where they get the same number. Returns the new path of
-    the first file. Raises OSError."""
+def _set_aside(paths: Paths, files: Sequence[Path], now: datetime) -> list[Path]:
+    """Move those of the files that are not empty to broken/, where they get the same number.
+    Returns their new paths. Raises OSError."""
     make_folder(paths.broken)
     number = max(_broken_files(paths), default=0) + 1
-    parts = [part for part in (paths.database, paths.wal, paths.wal_index) if _size(part)]
-    # The WAL first: after a crash here, the next start must not find it with another database.
-    for part in reversed(parts):
-        target = paths.broken / f"{number}-{part.name}"
-        part.rename(target)
-        os.utime(target, (now.timestamp(), now.timestamp()))
+    moved: list[Path] = []
+    # The WAL before the database: after a crash here, the next start must not find it with another.
+    for file in reversed([file for file in files if _size(file)]):
+        moved.insert(0, file.rename(paths.broken / f"{number}-{file.name}"))
+        os.utime(moved[0], (now.timestamp(), now.timestamp()))
     sync_path(paths.broken)
     sync_path(paths.folder)
-    return paths.broken / f"{number}-{parts[0].name}"
+    return moved
 
 
 def purge_broken(paths: Paths, now: datetime) -> list[str]:
@@ -317,11 +319,11 @@ def _broken_files(paths: Paths) -> dict[int, list[Path]]:
     """The files in broken/, by number."""
     found = defaultdict(list)
     for path in paths.broken.iterdir() if paths.broken.is_dir() else ():
-        if match := re.fullmatch(r"(\d+)-conversations\.db(-wal|-shm)?", path.name):
+        if match := re.fullmatch(r"(\d+)-(conversations\.db(-wal|-shm)?|backup\.db)", path.name):
             found[int(match[1])].append(path)
     return found
 
 
 def _size(path: Path) -> int:
     """Bytes of a file; 0 if it does not exist."""
-    return path.stat().st_size if path.exists() else 0
+    return path.stat().st_size if path.is_file() else 0

@@ -47,7 +47,6 @@ def decode(kind: type[T], plain: Any) -> T:
 
 @cache
 def _decoder(kind: Any) -> Callable[[Any], Any]:
-    """A function that decodes values of type `kind`."""
     if kind in _SCALARS:
         return _SCALARS[kind]
     if is_dataclass(kind):

@@ -169,8 +169,8 @@ class Store:
         self._write_once(lambda c: conversation_rows.trash(c, id, None))
 
     def empty_trash(self) -> None:
-        """Delete everything in the trash permanently, also from backups. The next start deletes the
-        documents."""
+        """Delete everything in the trash permanently, also from the backup. Documents are deleted
+        at the next start."""
         self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
         self._require_writer().submit(self._back_up)
 
@@ -415,18 +415,18 @@ class Store:
     def _forget(self, connection: sqlite3.Connection, before: datetime) -> None:
         """Delete what was moved to the trash before `before`. Raises OSError."""
         if conversation_rows.purge(connection, before):
-            backup.mark_outdated(self._paths.backups)
+            backup.mark_outdated(self._paths.backup)
 
     def _back_up(self, _: sqlite3.Connection) -> None:
-        """Back up once a day, and when deleted data must be removed from backups."""
+        """Back up once a day, and when deleted data must be removed from the backup."""
         self._backup_tried = self._now().date()
         try:
-            if backup.is_due(self._paths.backups, self._now()):
-                backup.back_up(self._paths.database, self._paths.backups, self._now())
+            if backup.is_due(self._paths.backup, self._now()):
+                backup.back_up(self._paths.database, self._paths.backup, self._now())
         except (OSError, sqlite3.Error) as error:
             what = "The daily backup was not made"
-            if backup.is_outdated(self._paths.backups):
-                what = "Deleted conversations are still in backups"
+            if backup.is_outdated(self._paths.backup):
+                what = "Deleted conversations are still in the backup"
             self.notices.append(f"{what} ({error}).")
 
     def _start_indexer(self, writer: Writer) -> None:

@@ -254,7 +254,6 @@ _OF_KINDS: dict[str, Callable[[str], Iterator[Heading | None]]] = {
 
 
 def _without_closing_marks(title: str, mark: str) -> str:
-    """A title without the marks that may follow it."""
     bare = title.rstrip(mark)
     return bare.rstrip() if bare.endswith(" ") else title
 

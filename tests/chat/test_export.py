@@ -1,21 +1,18 @@
-"""Conversations as Markdown, HTML and JSON, and JSON back again."""
+"""Conversations as Markdown and JSON, and JSON back again."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.chat.export import html_document, to_html, to_json, to_markdown
+from app.chat.export import to_json, to_markdown
 from app.protocol.options import Mode
 from app.protocol.prompt import Origin, Role
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
@@ -24,7 +21,7 @@ from app.store import importing
 from app.store.importing import from_json
 from app.store.records import AttachmentRecord, ReadMap, State, StoreError
 from app.store.store import Store
-from tests.store.samples import answer_stats, answered, attach, versions
+from tests.store.samples import answer_stats, answered, attach
 from tests.tables import table
 
 
@@ -271,14 +268,6 @@ def test_markdown_keeps_the_lines_of_quoted_code(store: Store) -> None:
     assert f"\n```\n{code}\n```\n" in text
 
 
-def test_html_shows_what_was_read(store: Store) -> None:
-    page = exported(store, rich(store), to_html)
-    assert (
-        '<span class="skipped">The </span><span class="read">tenant</span>'
-        '<span class="skipped"> pays.\n</span><span class="read">The landlord may</span>'
-    ) in page
-
-
 def test_a_document_and_its_parts_are_in_one_line(store: Store) -> None:
     def part(text: str, line: int, asked: str = "") -> AttachmentRecord:
         origin = Origin("/files/contract.md", part=asked) if asked else None
@@ -289,40 +278,8 @@ def test_a_document_and_its_parts_are_in_one_line(store: Store) -> None:
     first = store.begin("Who pays?", parts)
     named = [part("a" * 10, 13, "13,40"), part("b" * 20, 40, "13,40")]
     store.add_message(first.conversation, Role.USER, "And now?", named)
-    for form in (to_markdown, to_html):
-        text = exported(store, first.conversation, form)
-        assert text.count("contract.md (") == 1
-        assert "contract.md (2 parts, from lines 13 and 1,040, 30 bytes)" in text
-        assert "contract.md#13,40 (30 bytes)" in text
-        assert "letter.txt (8 bytes)" in text
-
-
-def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: Store) -> None:
-    page = exported(store, rich(store), to_html)
-    names = re.findall("<summary>(.*?)</summary>", page)
-    assert names == ["contract.txt", "contract.txt", "contract.txt", "second.txt"]
-    _, _, dense = page.partition("And this?")
-    assert dense.count('class="read"') == 3
-    assert 'class="skipped"' not in dense
-
-
-def test_html_holds_nothing_that_acts(store: Store) -> None:
-    conversation = rich(store)
-    store.set_branch(versions(store, store.branch(conversation)[0].id)[1])
-    store.rename(conversation, "</title><script>")
-    page = exported(store, conversation, to_html)
-    assert "<script" not in page
-    assert "\x1b" not in page
-    assert "␛[31m" in page
-    assert "default-src 'none'" in page
-
-
-@given(st.text("ab<&", max_size=30), st.lists(st.tuples(st.integers(0, 35), st.integers(0, 35))))
-def test_the_map_draws_every_character_once(text: str, ranges: list[tuple[int, int]]) -> None:
-    drawn = html_document("name", text, sorted(ranges))
-    spans = re.findall(r'<span class="(read|skipped)">(.*?)</span>', drawn, re.S)
-    unescaped = [(kind, t.replace("&lt;", "<").replace("&amp;", "&")) for kind, t in spans]
-    assert "".join(part for _, part in unescaped) == text
-    marks = "".join(("#" if kind == "read" else ".") * len(part) for kind, part in unescaped)
-    read = {at for start, end in ranges for at in range(start, end)}
-    assert marks == "".join("#" if at in read else "." for at in range(len(text)))
+    text = exported(store, first.conversation, to_markdown)
+    assert text.count("contract.md (") == 1
+    assert "contract.md (2 parts, from lines 13 and 1,040, 30 bytes)" in text
+    assert "contract.md#13,40 (30 bytes)" in text
+    assert "letter.txt (8 bytes)" in text

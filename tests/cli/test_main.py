@@ -173,6 +173,7 @@ LATER = {
             "uvicorn",
             "pypdfium2",
             "huggingface_hub",
+            *("app.models.fit", "app.models.formats"),
         ],
     ),
 }

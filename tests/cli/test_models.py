@@ -49,13 +49,24 @@ def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> 
     assert "Downloaded and verified by specchat." in out
     assert "      200 KB  model-00001-of-00002.safetensors" in out
     assert shell("verify", NAME)[:2] == (0, "8 files verified.\n")
-    status, out, _ = shell("rm", NAME)
-    assert f"specchat models restore {NAME}" in out
-    assert NAME in shell("list", "--trash")[1]
-    assert shell("restore", NAME)[1] == f"{NAME} is restored.\n"
-    shell("rm", NAME)
-    assert shell("empty")[1].endswith("KB freed.\n")
-    assert shell("list", "--trash")[2].startswith("The trash is empty:")
+    status, _, err = shell("rm", NAME)
+    assert (status, "confirm it with --yes" in err) == (2, True)
+    assert shell("rm", NAME, "--yes")[:2] == (0, "306 KB freed.\n")
+    assert shell("list")[2].startswith("No models are installed")
+
+
+@table("answer, status", [("y\n", 0), ("Yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_on_a_terminal_it_asks_before_it_deletes(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    shell("pull", NAME)
+    typed = io.StringIO(answer)
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    found, out, err = shell("rm", NAME)
+    assert f"Permanently delete {NAME} (306 KB)? [y/N] " in err
+    assert (found, out) == (status, "" if status else "306 KB freed.\n")
+    assert (NAME in shell("list")[1]) == bool(status)
 
 
 def test_as_json(shell: Shell) -> None:
@@ -63,8 +74,6 @@ def test_as_json(shell: Shell) -> None:
     content = json.loads(shell("list", "--json")[1])
     assert [each["repository"] for each in content["installed"]] == [NAME]
     assert content["unfinished"] == []
-    shell("rm", NAME)
-    assert len(json.loads(shell("list", "--trash", "--json")[1])) == 1
 
 
 def test_an_unfinished_one(shell: Shell, hub: FakeHub) -> None:
@@ -614,7 +623,7 @@ def test_a_file_is_converted_listed_and_removed(tiny: Path, shell: Shell) -> Non
     status, _, err = shell("add", str(tiny))
     assert status == 2
     assert "local/tiny is already installed" in err
-    assert shell("rm", "local/tiny")[0] == 0
+    assert shell("rm", "local/tiny", "--yes")[0] == 0
     assert shell("add", str(tiny), "--bits", "4", "--as", "other")[0] == 0
 
 

@@ -47,27 +47,22 @@ def test_all_programs_keep_theirs_in_their_own_folders(home: Path) -> None:
     kept.lm_studio(home)
     files.model(home / ".cache/lm-studio/models/old/Older-4bit")
     blob = kept.ollama(home / ".ollama/models", "llama", "8b")
-    caches = next(place.folder for place in default_places() if place.program == "llama.cpp")
-    cached = kept.gguf_file(caches / "org_repo_tiny.gguf")
     assert [(each.name, each.kind, each.program) for each in find_models(default_places())] == [
         ("Big-Q4_K_M", Kind.GGUF, Program.LM_STUDIO),
         ("mlx-people/Small-4bit", Kind.MLX, Program.LM_STUDIO),
         ("old/Older-4bit", Kind.MLX, Program.LM_STUDIO),
         ("llama:8b", Kind.GGUF, Program.OLLAMA),
-        ("org_repo_tiny", Kind.GGUF, Program.LLAMA_CPP),
     ]
     sizes = {each.path: each.size for each in find_models(default_places())}
     assert sizes[blob] == blob.stat().st_size
-    assert sizes[cached] == cached.stat().st_size
     assert all(each.fault is None for each in find_models(default_places()))
 
 
-def test_variables_name_other_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_names_another_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.ollama(home / "a", "llama", "8b")
-    kept.gguf_file(home / "b/tiny.gguf")
-    monkeypatch.setenv("OLLAMA_MODELS", str(home / "a"))
-    monkeypatch.setenv("LLAMA_CACHE", "~/b")
-    assert names(find_models(default_places())) == ["llama:8b", "tiny"]
+    for name in (str(home / "a"), "~/a"):
+        monkeypatch.setenv("OLLAMA_MODELS", name)
+        assert names(find_models(default_places())) == ["llama:8b"]
 
 
 def test_without_any_program_there_is_nothing(home: Path) -> None:

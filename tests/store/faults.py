@@ -15,6 +15,7 @@ OLD = ["Who pays?", "The tenant."]
 """In the backup."""
 NEW = ["Since the backup"]
 DATABASE, JOURNAL, INDEX = "conversations.db", "conversations.db-wal", "conversations.db-shm"
+BACKUP = "backup.db"
 DAY = datetime(2030, 1, 1, tzinfo=UTC)
 SENTENCE = re.compile(r"[A-Z][^\n]*[^.\n]\.")
 
@@ -68,11 +69,6 @@ def sql(*statements: str) -> Damage:
                 connection.execute(statement)
 
     return damage
-
-
-def instead(name: str) -> Damage:
-    """A file where a folder should be."""
-    return both(lambda folder: shutil.rmtree(folder / name, ignore_errors=True), write(name, b"x"))
 
 
 def assert_whole(database: Path) -> None:

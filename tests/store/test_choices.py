@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.chat.export import to_html, to_json, to_markdown
+from app.chat.export import to_json, to_markdown
 from app.store.importing import from_json
 from app.store.records import Overrides, StoreError
 from app.store.store import Store
@@ -51,12 +51,10 @@ def test_readers_of_an_export_see_them(store: Store) -> None:
     store.set_overrides(
         id, Overrides(system="Be <brief>.", mode="sparse", keep=0.35, temperature=0.0)
     )
-    markdown, page = exported(store, id, to_markdown), exported(store, id, to_html)
+    markdown = exported(store, id, to_markdown)
     assert markdown.startswith(
         "# Who pays?\n\n*mode sparse · keep 35% · temperature 0.0*\n\n## System\n\nBe <brief>.\n"
     )
-    assert "Be &lt;brief&gt;." in page
-    assert "keep 35%" in page
 
 
 def test_an_export_of_a_later_version_may_have_more(store: Store) -> None:

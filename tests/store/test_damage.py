@@ -17,6 +17,7 @@ from app.protocol.prompt import Role
 from app.store.records import DamagedError, StoreError
 from app.store.store import Store
 from tests.store.faults import (
+    BACKUP,
     DATABASE,
     DAY,
     INDEX,
@@ -41,15 +42,6 @@ from tests.tables import slow, table
 def foreign(folder: Path) -> None:
     (folder / DATABASE).unlink()
     sql("CREATE TABLE messages (x)", "INSERT INTO messages VALUES ('not ours')")(folder)
-
-
-def spoil_backups(folder: Path) -> None:
-    for path in (folder / "backups").iterdir():
-        path.write_bytes(b"SQLite format 3\0 and no more")
-
-
-def spoil_newest_backup(folder: Path) -> None:
-    max((folder / "backups").iterdir()).write_bytes(b"")
 
 
 @dataclass(frozen=True)
@@ -123,18 +115,18 @@ FOUND = {
     ),
     "an index of garbage": Found(write(INDEX, b"x" * 32768), None, OLD + NEW, False, "crashed"),
     "no index": Found(remove(INDEX), None, OLD + NEW, False, "crashed"),
-    "the newest backup broken too": Found(
-        both(write(DATABASE, b"x"), spoil_newest_backup),
-        "the backup of 2030-01-01 was restored",
+    "a damaged backup": Found(
+        both(write(DATABASE, b"x"), write(BACKUP, b"SQLite format 3\0 and no more")),
+        "is not a database and was moved to '.*1-conversations.db': a new one was created",
         [],
     ),
-    "no good backup": Found(
-        both(write(DATABASE, b"x"), spoil_backups), "a new one was created", []
+    "an empty backup": Found(
+        both(write(DATABASE, b"x"), write(BACKUP, b"")), "a new one was created", []
     ),
-    "no backup": Found(both(write(DATABASE, b"x"), remove("backups")), "a new one was created", []),
+    "no backup": Found(both(write(DATABASE, b"x"), remove(BACKUP)), "a new one was created", []),
     "lock left behind": Found(write("lock", b"4711"), None, OLD + NEW, False),
     "rubbish of a restore": Found(write("conversations.restored", b"x"), None, OLD + NEW, False),
-    "rubbish of a backup": Found(write("backups/unfinished", b"x"), None, OLD + NEW, False),
+    "rubbish of a backup": Found(write("backup.unfinished", b"x"), None, OLD + NEW, False),
 }
 
 
@@ -146,7 +138,9 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
     found.damage(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.glob(DATABASE + "*") if p.name != INDEX}
     before = {name: data for name, data in before.items() if data}
-    backups = {p: p.read_bytes() for p in (tmp_path / "backups").glob("*.db")}
+    backup = (tmp_path / BACKUP).read_bytes() if (tmp_path / BACKUP).exists() else b""
+    if backup and not found.texts:
+        before[BACKUP] = backup  # damaged, and put aside, too
     with Store(tmp_path, clock=lambda: DAY + timedelta(days=1)) as store:
         assert store.read_only is None
         if found.says is None:
@@ -160,8 +154,9 @@ def test_what_is_found_at_the_start(images: dict[str, Path], tmp_path: Path, nam
             assert store.text(store.branch(answered_in)[0].attachments[0])
             assert [hit.message for hit in store.search("tenant")]
         store.create("goes on")
+    if found.texts:
+        assert (tmp_path / BACKUP).read_bytes() == backup
     assert all_texts(tmp_path) == found.texts
-    assert all(path.read_bytes() == data for path, data in backups.items())
     put_aside = {
         p.name: p.read_bytes() for p in (tmp_path / "broken").glob("*") if "-shm" not in p.name
     }

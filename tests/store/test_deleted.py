@@ -56,7 +56,7 @@ def filled(folder: Path, clock: Clock) -> int:
         later = store.add_message(other, Role.USER, f"Another {SECRET} question")
         document = attach(store, f"{SECRET} document", "name.txt")
         store.add_message(id, Role.USER, "Read it", [document])
-        backup.back_up(folder / "conversations.db", folder / "backups", clock())
+        backup.back_up(folder / "conversations.db", folder / "backup.db", clock())
         store.delete_message(later.id)
         store.trash(id)
     assert SECRET.encode() in everything(folder)
@@ -98,7 +98,7 @@ def test_a_purge_that_was_interrupted_is_finished_at_the_next_start(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "_back_up", lambda self, connection: None)
         Store(tmp_path, clock=clock).close()
-    assert SECRET.encode() in everything(tmp_path / "backups")
+    assert SECRET.encode() in (tmp_path / "backup.db").read_bytes().lower()
     Store(tmp_path, clock=clock).close()
     assert SECRET.encode() not in everything(tmp_path)
 
@@ -115,46 +115,42 @@ def test_a_purge_that_the_disk_refuses_is_told_and_repeated(
         patch.setattr(backup, "sync_path", refuse)
         store.empty_trash()
         store.add_message(store.create("later").id, Role.USER, "one more task")
-        assert "Deleted conversations are still in backups" in store.notices[-1]
+        assert "Deleted conversations are still in the backup" in store.notices[-1]
         assert "disk is full" in store.notices[-1].lower()
-    assert SECRET.encode() in everything(tmp_path / "backups")
+    assert SECRET.encode() in (tmp_path / "backup.db").read_bytes().lower()
     Store(tmp_path, clock=clock).close()
     assert SECRET.encode() not in everything(tmp_path)
 
 
-def test_a_damaged_backup_does_not_keep_the_others_from_being_purged(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_damaged_backup_is_purged_too(tmp_path: Path, clock: Clock) -> None:
     filled(tmp_path, clock)
-    first, other = backup.list_backups(tmp_path / "backups")
-    assert SECRET.encode() in other.read_bytes().lower()
-    pages = first.read_bytes()
-    damaged = sqlite3.connect(first)
-    (page,) = damaged.execute(
-        "SELECT rootpage FROM sqlite_schema WHERE name = 'messages'"
-    ).fetchone()
-    damaged.close()
+    path = tmp_path / "backup.db"
+    pages = path.read_bytes()
+    assert SECRET.encode() in pages.lower()
+    with closing(sqlite3.connect(path)) as damaged:
+        (page,) = damaged.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'messages'"
+        ).fetchone()
     size = int.from_bytes(pages[16:18], "big")
-    first.write_bytes(pages[: (page - 1) * size] + b"\xff" * size + pages[page * size :])
+    path.write_bytes(pages[: (page - 1) * size] + b"\xff" * size + pages[page * size :])
     with Store(tmp_path, clock=clock) as store:
         store.empty_trash()
         store.create("later")
-    assert backup.list_backups(tmp_path / "backups")
-    assert SECRET.encode() not in everything(tmp_path / "backups")
+    assert SECRET.encode() not in path.read_bytes().lower()
 
 
-def test_a_copy_that_is_damaged_leaves_the_backups_there_were(tmp_path: Path, clock: Clock) -> None:
+def test_a_copy_that_is_damaged_leaves_the_backup_there_was(tmp_path: Path, clock: Clock) -> None:
     filled(tmp_path, clock)
-    database, backups = tmp_path / "conversations.db", tmp_path / "backups"
-    before = backup.list_backups(backups)
+    database, path = tmp_path / "conversations.db", tmp_path / "backup.db"
+    before = path.read_bytes()
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = 1")
         connection.execute("UPDATE messages SET role = 'usfr'")
-    backup.mark_outdated(backups)
+    backup.mark_outdated(path)
     with pytest.raises(sqlite3.DatabaseError):
-        backup.back_up(database, backups, clock())
-    assert backup.list_backups(backups) == before
-    assert backup.is_outdated(backups)
+        backup.back_up(database, path, clock())
+    assert path.read_bytes() == before
+    assert backup.is_outdated(path)
 
 
 def test_only_this_user_can_read_what_is_stored(tmp_path: Path, clock: Clock) -> None:

@@ -508,9 +508,9 @@ def test_a_backup_has_no_words_and_they_come_back(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     with Store(tmp_path, clock=lambda: DAY) as store:
         asked(store, lease=LEASE)
-    backup.back_up(paths.database, paths.backups, DAY)
+    backup.back_up(paths.database, paths.backup, DAY)
     paths.database.unlink()
-    shutil.copyfile(backup.list_backups(paths.backups)[-1], paths.database)
+    shutil.copyfile(paths.backup, paths.database)
     assert indexed(tmp_path) == 0
     paths.database.unlink()
     with Store(tmp_path, clock=lambda: DAY) as store:

@@ -34,7 +34,7 @@ def test_its_folder_is_private_has_no_backup_and_goes_when_it_is_closed(folder: 
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert store._writer is not None
         store._writer.run(lambda _: None)  # after what a store does at first
-        assert not (path / "backups").exists()
+        assert not (path / "backup.db").exists()
 
 
 def test_it_goes_at_exit_though_nobody_closed_it(folder: Path) -> None:

@@ -24,12 +24,13 @@ import pytest
 
 from app.errors import UserError
 from app.protocol.prompt import Role
-from app.store import schema
+from app.store import backup, schema
 from app.store.records import StoreError
 from app.store.store import Store
 from app.util import atomic_files
 from tests.limits import files_end_early
 from tests.store.faults import (
+    BACKUP,
     DATABASE,
     DAY,
     INDEX,
@@ -39,7 +40,6 @@ from tests.store.faults import (
     Damage,
     both,
     flip,
-    instead,
     remove,
     sql,
     write,
@@ -298,18 +298,21 @@ def test_a_clock_that_is_wrong(images: dict[str, Path], tmp_path: Path, years: i
         store.add_message(1, Role.USER, "now")
         assert [message.text for message in store.branch(1)] == [*OLD, *NEW, "now"]
         assert store.conversations()[0].id == 1
-    assert len(list((tmp_path / "backups").glob("*.db"))) == 3
+    assert backup.day(tmp_path / BACKUP) == now.date()
     flip(DATABASE, 100)(tmp_path)
     with Store(tmp_path, clock=lambda: now) as store:
-        assert [message.text for message in store.branch(1)] == OLD + NEW  # the newest backup
+        assert [message.text for message in store.branch(1)] == OLD + NEW  # of the backup
 
 
-def test_seven_backups_are_kept(tmp_path: Path) -> None:
-    for day in range(12):
+def test_one_backup_is_kept_of_each_day(tmp_path: Path) -> None:
+    for day in range(3):
+        made = []
         for _ in range(2):
             Store(tmp_path, clock=lambda day=day: DAY + timedelta(days=day)).close()
-    names = sorted(path.name for path in (tmp_path / "backups").iterdir())
-    assert names == [f"{n:06}-2030-01-{n:02}.db" for n in range(6, 13)]
+            made.append((tmp_path / BACKUP).stat().st_ino)
+        assert made[0] == made[1]
+        assert backup.day(tmp_path / BACKUP) == (DAY + timedelta(days=day)).date()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [BACKUP, DATABASE, "lock"]
 
 
 def test_a_store_that_stays_open_is_backed_up_the_next_day(tmp_path: Path) -> None:
@@ -320,15 +323,15 @@ def test_a_store_that_stays_open_is_backed_up_the_next_day(tmp_path: Path) -> No
             now += timedelta(days=1)
             store.begin_reply(question.id).finish()
             store.begin_reply(question.id).finish()
-    names = sorted(path.name for path in (tmp_path / "backups").iterdir())
-    assert names == [f"{n:06}-2030-01-{n:02}.db" for n in (1, 2, 3)]
+            assert backup.day(tmp_path / BACKUP) == now.date()
 
 
 def test_a_backup_that_fails_is_told_and_nothing_else_stops(
     images: dict[str, Path], tmp_path: Path
 ) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    instead("backups")(tmp_path)
+    (tmp_path / BACKUP).unlink()
+    (tmp_path / BACKUP).mkdir()
     with Store(tmp_path) as store:
         store.add_message(1, Role.USER, "kept")
         assert [n for n in store.notices if n.startswith("The daily backup was not made")]

@@ -14,7 +14,7 @@ from app.cli.settings import requested_load, user_settings
 from app.cli.status import RESTART
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.extras.serve.api import Server, make_app, served_pair
+from app.extras.serve.application import make_app
 from app.extras.serve.http import (
     Access,
     HttpServer,
@@ -24,6 +24,7 @@ from app.extras.serve.http import (
     read_token,
 )
 from app.extras.serve.requests import defaults_of
+from app.extras.serve.server import Server, served_pair
 from app.paths import config_path, costs_path, display_path
 from app.protocol.hosts import MAX_PORT
 from app.util.sanitize import sanitize_line

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from app.errors import UserError
 from app.extras.serve.answers import RequestQueue
-from app.extras.serve.formats import error_body
+from app.extras.serve.apis import error_body
 from app.util.regular_files import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 

@@ -19,8 +19,8 @@ from app.protocol.events import Event, Loaded
 from app.settings.definitions import Settings
 
 if TYPE_CHECKING:
-    from app.extras.serve.api import Server
     from app.extras.serve.http import HttpServer
+    from app.extras.serve.server import Server
 
 HOST, PORT = "127.0.0.1", 8321
 STOP_SECONDS = 1.0
@@ -58,7 +58,7 @@ class InnerServer(LocalServer):
     def _start(self) -> str:
         if (pair := self._engine.pair) is None:
             raise UserError("No models are loaded yet", "try again in a moment")
-        from app.extras.serve.api import Server, make_app, served_pair
+        from app.extras.serve.application import make_app
         from app.extras.serve.command import TOKEN_FILE
         from app.extras.serve.http import (
             Access,
@@ -68,6 +68,7 @@ class InnerServer(LocalServer):
             read_token,
         )
         from app.extras.serve.requests import defaults_of
+        from app.extras.serve.server import Server, served_pair
 
         defaults = defaults_of(self._settings())
         token, _ = read_token(config_path() / TOKEN_FILE)
@@ -102,7 +103,7 @@ class InnerServer(LocalServer):
     def _use_pair(self) -> None:
         running, pair = self._running, self._engine.pair
         if running is not None and pair is not None:
-            from app.extras.serve.api import served_pair
+            from app.extras.serve.server import served_pair
 
             running[1].use_pair(served_pair(*pair))
 

@@ -46,7 +46,7 @@ from app.extras.serve.fields import (
     ignored,
     refuse_unsupported,
 )
-from app.extras.serve.message_fields import ChatMessage, ContentPart, Fields, Item, Items
+from app.extras.serve.message_fields import ChatMessage, ContentPart, Fields, Items
 from app.extras.serve.tool_texts import CALL, ToolResult, call_text, calls, has_media, key, label
 from app.protocol.commands import Ask
 from app.protocol.options import (
@@ -153,8 +153,8 @@ def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]
 
 MAX_STOPS = 128
 """Maximum stop sequences."""
-MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
-"""Maximum stop token ids, logit biases, and token ids of a prompt."""
+MAX_STOP_IDS, MAX_BIASES = 64, 1_000
+"""Maximum stop token ids, and logit biases."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """Headers for clients that cannot send custom fields."""
 
@@ -238,8 +238,13 @@ class AnsweredRequest(Fields):
         """Stop sequences."""
         return []
 
+    @property
+    def tool_results(self) -> Iterator[Any]:
+        """The contents of all tool results."""
+        yield from ()
 
-class _Tools(Fields):
+
+class Tools(Fields):
     """Fields about tools, which are ignored: editors send tools with every question, and most let
     the model choose, so it answers with text."""
 
@@ -272,131 +277,28 @@ class _Tools(Fields):
         return choice.get("mode", kind) if kind == "allowed_tools" else kind
 
 
-class StreamOptions(Fields):
-    include_usage: bool = False
-
-
-class _OpenAi(AnsweredRequest):
-    max_tokens: Limit | None = None
-    n_predict: Limit | None = None
-    stop: str | Stops | None = None
-    n: int = 1
-    stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
-
-    def check(self) -> None:
-        super().check()
-        if self.n != 1:
-            raise BadRequest("n must be 1: ask again for another answer.")
-        if ((self.response_format or {}).get("type") or "text") != "text":
-            raise BadRequest("Only text output is supported: leave `response_format` out.")
-
-    @property
-    def limit(self) -> int | None:
-        return getattr(self, "max_completion_tokens", None) or self.max_tokens or self.n_predict
-
-    @property
-    def stops(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
-
-
-class ChatRequest(Thoughts, _Tools, _OpenAi):
-    """`/v1/chat/completions`."""
+class WithMessages(Fields):
+    """A request with a list of messages."""
 
     messages: Items[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: Limit | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        if self.logprobs or self.top_logprobs:
-            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-
-
-class CompletionRequest(_OpenAi):
-    """`/v1/completions`: a text that the model continues, without its chat template."""
-
-    prompt: str | Annotated[list[Any], Field(max_length=MAX_PROMPT, fail_fast=True)]
-    """A text, its token ids, or a list of one of these."""
-    echo: bool = False
-    logprobs: bool | int | None = None
-    suffix: str | None = None
-
-    def check(self) -> None:
-        super().check()
-        prompt = self.only_prompt
-        if not prompt:
-            raise BadRequest("The prompt is empty: send a text to continue.")
-        if not isinstance(prompt, str) and not all(type(token) is int for token in prompt):
-            raise BadRequest("The prompt must be a text or a list of token ids.")
-        if self.logprobs is not None and self.logprobs is not False:
-            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if self.suffix:
-            raise BadRequest(
-                "A text cannot be filled in before a `suffix`: leave it out to continue the prompt."
-            )
-        if self.echo:
-            raise BadRequest("`echo` is not supported: leave it out.")
 
     @property
-    def only_prompt(self) -> str | list[int]:
-        """The text or the token ids of the only prompt. Raises BadRequest."""
-        if isinstance(self.prompt, str) or not any(isinstance(p, str | list) for p in self.prompt):
-            return self.prompt
-        if len(self.prompt) != 1:
-            raise BadRequest("Send one prompt at a time.")
-        only: str | list[int] = self.prompt[0]
-        return only
-
-
-class CountRequest(_Tools):
-    """`/v1/messages/count_tokens`."""
-
-    model: str = ""
-    messages: Items[ChatMessage] = Field(min_length=1)
-    system: str | Items[str | ContentPart] | None = None
-
-    @property
-    def all_messages(self) -> list[ChatMessage]:
-        system = [ChatMessage(role="system", content=self.system)] if self.system else []
-        return system + self.messages
-
-
-class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
-    """`/v1/messages`."""
-
-    max_tokens: Limit
-    stop_sequences: Stops | None = None
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
-
-    @property
-    def stops(self) -> list[str]:
-        return self.stop_sequences or []
-
-
-def note(request: AnsweredRequest) -> str:
-    """Sentences about ignored parts of a request; an empty string if there are none."""
-    has_tools = isinstance(request, _Tools) and request.are_tools_ignored
-    media = any(map(has_media, _results(request)))
-    sentences = TOOLS_IGNORED if has_tools else "", MEDIA_IGNORED if media else ""
-    return " ".join(filter(None, (*sentences, ignored(request))))
-
-
-def _results(request: AnsweredRequest) -> Iterator[Any]:
-    """The contents of all tool results."""
-    if isinstance(request, ResponsesRequest):
-        yield from (item.output for item in request.items)
-    elif isinstance(request, ChatRequest | CountRequest):
-        for message in request.messages:
+    def tool_results(self) -> Iterator[Any]:
+        """The contents of all tool results."""
+        for message in self.messages:
             if message.role == "tool":
                 yield _plain(message)
             elif isinstance(message.content, list):
                 parts = (each for each in message.content if isinstance(each, ContentPart))
                 yield from (each.content for each in parts)
+
+
+def note(request: AnsweredRequest) -> str:
+    """Sentences about ignored parts of a request; an empty string if there are none."""
+    has_tools = isinstance(request, Tools) and request.are_tools_ignored
+    media = any(map(has_media, request.tool_results))
+    sentences = TOOLS_IGNORED if has_tools else "", MEDIA_IGNORED if media else ""
+    return " ".join(filter(None, (*sentences, ignored(request))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,49 +322,6 @@ def defaults_of(settings: Settings) -> Defaults:
         reading.first_word_within_s,
         settings.answers.request_max_tokens,
     )
-
-
-class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
-    """`/v1/responses`."""
-
-    input: str | Items[Item]
-    instructions: str | None = None
-    max_output_tokens: Limit | None = None
-    previous_response_id: str | None = None
-    store: bool = True
-    metadata: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
-    include: Items[str] | None = None
-    top_logprobs: int | None = None
-    max_tool_calls: int | None = None
-    truncation: Literal["auto", "disabled"] = "disabled"
-    background: bool = False
-    conversation: Any = None
-    prompt: Any = None
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_output_tokens
-
-    def check(self) -> None:
-        super().check()
-        form = (self.text or {}).get("format")
-        if isinstance(form, dict) and form.get("type", "text") != "text":
-            raise BadRequest("Only text output is supported: leave `text.format` out.")
-        if self.top_logprobs or any("logprobs" in each for each in self.include or []):
-            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if self.background:
-            raise BadRequest("Background responses are not supported: leave `background` out.")
-        if self.conversation is not None or self.prompt is not None:
-            raise BadRequest(
-                "Conversations and prompts are not stored: send the messages as `input`."
-            )
-
-    @property
-    def items(self) -> list[Item]:
-        return (
-            [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        )
 
 
 BILLING = "x-anthropic-billing-header:"

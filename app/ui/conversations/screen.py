@@ -125,7 +125,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         ),
         Binding(
             "ctrl+e", "export", "Export", id="list.export",
-            tooltip="Export to a Markdown, HTML or JSON file", priority=True,
+            tooltip="Export to a Markdown or JSON file", priority=True,
         ),
         Binding(
             "ctrl+d", "delete", "Delete", id="list.delete", tooltip="Move to the trash",
@@ -401,7 +401,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if (chosen := self._highlighted) is not None:
             name = free_name(Path.cwd(), chosen.title)
             self.prompt.ask(
-                "Export to file (.md, .html or .json)",
+                "Export to file (.md or .json)",
                 str(name),
                 lambda path: self._export(chosen, path),
             )

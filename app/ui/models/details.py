@@ -9,6 +9,7 @@ from pathlib import Path
 
 from textual.content import Content
 
+from app.models.cache import Installed
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit
@@ -99,6 +100,20 @@ def _whereabouts(found: FoundModel) -> list[Content]:
 
 def fault_text(name: str, fault: str) -> Content:
     return Content("\n").join([_bold(name), _warn(fault)])
+
+
+def removal_text(installed: Installed, older: bool) -> Content:
+    """What deleting a model, or only its older commits, frees, and that it is final."""
+    size = formatting.size(installed.older if older else installed.size)
+    what = f"the older commits of {installed.repository}" if older else installed.repository
+    later = "To use it again, you must download or convert it again."
+    return Content("\n").join(
+        [
+            _bold(f"Delete {what}?"),
+            Content(f"This frees {size} and cannot be undone."),
+            _dim("The current commit stays." if older else later),
+        ]
+    )
 
 
 def download_text(name: str, job: Job | None, details: str) -> Content:

@@ -17,7 +17,6 @@ from app.models.fit import Machine
 from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
 from app.models.library import Library, ModelDetails, find_model, known_models
 from app.models.pairs import ModelOverview, embedded_pair, overview
-from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
 from app.store.records import AnswerStats
 
@@ -34,7 +33,6 @@ class Inventory:
     models: tuple[ModelOverview, ...] = ()
     installed: tuple[Installed, ...] = ()
     unfinished: tuple[UnfinishedDownload, ...] = ()
-    trash: tuple[TrashedModel, ...] = ()
     undescribed: tuple[str, ...] = ()
     found: tuple[FoundModel, ...] = ()
     free_bytes: int = 0
@@ -75,7 +73,6 @@ def scan(
         tuple(known),
         tuple(library.cache.installed()),
         tuple(unfinished(library.cache)),
-        tuple(trashed(library.cache)),
         tuple(
             e.name for e in entries if e.custom and is_repository(e.name) and e.name not in names
         ),

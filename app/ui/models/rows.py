@@ -12,7 +12,6 @@ from app.models.cache import Installed, is_repository
 from app.models.found import FoundModel, Kind
 from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
-from app.models.trash import TrashedModel
 from app.models.unfinished import UnfinishedDownload
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState
@@ -38,7 +37,6 @@ class RowKind(StrEnum):
     GGUF = "gguf"
     """A GGUF file that belongs to another program or to the user."""
     DOWNLOAD = "download"
-    TRASH = "trash"
     SEARCH = "search"
     """Search the hub for the filter's text."""
     ADD = "add"
@@ -72,7 +70,7 @@ def row_key(kind: RowKind, name: str) -> str:
 def installed_rows(
     inventory: Inventory, text: str, is_target: Callable[[ModelOverview], bool]
 ) -> list[ModelRow]:
-    """The demo model, installed models, models of other programs, and the trash."""
+    """The demo model, installed models, and models of other programs."""
     elsewhere = {str(each.path) for each in inventory.found}
     installed = [
         each
@@ -84,7 +82,7 @@ def installed_rows(
     rows += [_unusable(each) for each in inventory.installed if each.repository not in names]
     rows.sort(key=lambda row: (row.name != "embedded", row.name.casefold()))
     rows += [_found(each, inventory, is_target) for each in inventory.found]
-    return _matching([*rows, *map(_trashed, inventory.trash)], text)
+    return _matching(rows, text)
 
 
 def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> list[ModelRow]:
@@ -219,12 +217,6 @@ def _on_hub(name: str, mark: str = " ") -> ModelRow:
     return ModelRow(
         RowKind.FOUND, name, ("on Hugging Face",), (("⏎ details from Hugging Face", DIM),), mark
     )
-
-
-def _trashed(each: TrashedModel) -> ModelRow:
-    older = "" if each.whole else "older commits, "
-    details = ((f"in the trash: {older}since {each.when.astimezone():%d %b %H:%M}", DIM),)
-    return ModelRow(RowKind.TRASH, each.repository, (formatting.size(each.size),), details)
 
 
 def _job(job: Job) -> ModelRow:

@@ -19,7 +19,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.models.cache import ModelCache, is_repository
+from app.models.cache import Installed, ModelCache, is_repository
 from app.models.embedded import EMBEDDED
 from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
@@ -124,7 +124,7 @@ class Tabs(ClickLine):
 class ModelsScreen(FilterListScreen[PairChoice | None]):
     """Returns the pair to load, if one was chosen."""
 
-    HINTS = ("⏎ details and actions", "⇥ next list", "^D delete", "^Z undo", "Esc")
+    HINTS = ("⏎ details and actions", "⇥ next list", "^D delete", "Esc")
 
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -139,11 +139,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         ),
         Binding(
             "ctrl+d", "delete", "Delete", id="models.delete",
-            tooltip="Move the model to the trash, or cancel the download", priority=True,
-        ),
-        Binding(
-            "ctrl+z", "undo", "Undo", id="models.undo",
-            tooltip="Restore the last deleted model", priority=True,
+            tooltip="Delete the model, or cancel the download", priority=True,
         ),
         Binding("escape", "close", "Close", id="models.close", tooltip="Close", priority=True),
     ]  # fmt: skip
@@ -336,11 +332,6 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
                 if found is not None and found.fault is None:
                     label = f"Convert it once · needs about {formatting.size(found.size)}"
                     yield label, partial(self._convert, name)
-            case RowKind.TRASH:
-                total = formatting.size(sum(each.size for each in self._inventory.trash))
-                yield "Restore", partial(self._start, partial(self._tasks.restore, name))
-                empty = partial(self._start, self._tasks.empty_trash)
-                yield f"Empty the trash permanently · {total}", empty
 
     def _use_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
         """Actions that load the model, with the default draft first."""
@@ -388,10 +379,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             yield "Check Hugging Face for updates", partial(self._download, name)
         if installed.older:
             size = formatting.size(installed.older)
-            remove = partial(self._start, partial(self._tasks.remove, name, older=True))
-            yield f"Move older commits to the trash · {size}", remove
+            yield f"Delete older commits · {size}", partial(self._confirm_removal, installed, True)
         size = formatting.size(installed.size)
-        yield f"Move to the trash · {size}", partial(self._remove, name)
+        yield f"Delete · {size}", partial(self._confirm_removal, installed)
 
     def _job_actions(self, name: str) -> Iterator[tuple[str, Run]]:
         """Actions for a download, a check or a conversion. A download without a job was started by
@@ -488,12 +478,20 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self._go_to_tab(Tab.INSTALLED if installed else Tab.CATALOGUE, result.row)
         self.show_message(result.message)
 
-    def _remove(self, name: str) -> None:
-        installed = self._inventory.installed_model(name)
-        if installed is not None and self._pair_status().uses(installed.folder):
+    def _confirm_removal(self, installed: Installed, older: bool = False) -> None:
+        """Delete a model, or only its older commits, if the user confirms."""
+        name = installed.repository
+        if not older and self._pair_status().uses(installed.folder):
             self.show_message(f"{name} is loaded. Load other models before you delete it.")
-        else:
-            self._start(partial(self._tasks.remove, name))
+            return
+        remove = partial(self._start, partial(self._tasks.remove, name, older))
+        size = formatting.size(installed.older if older else installed.size)
+        choices: list[tuple[str, Run]] = [
+            ("Keep", lambda: None),
+            (f"Delete permanently · {size}", remove),
+        ]
+        dialog = ActionDialog(details.removal_text(installed, older), choices)
+        self.app.push_screen(dialog, self._carry_out)
 
     def _confirm_pair(self, target: str, candidate: DraftCandidate | None) -> None:
         """Show the cost of loading a pair, and load it if the user confirms."""
@@ -521,15 +519,14 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return
         if row.kind is RowKind.DOWNLOAD:
             self._jobs.cancel(row.name)
-        elif row.kind is RowKind.MODEL and self._inventory.installed_model(row.name) is not None:
-            self._remove(row.name)
+            return
+        installed = self._inventory.installed_model(row.name)
+        if row.kind is RowKind.MODEL and installed is not None:
+            self._confirm_removal(installed)
         elif (found := self._inventory.found_model(row.name)) is not None:
             self.show_message(f"{found.name} belongs to another program. Delete it there.")
         else:
             self.show_message("Nothing here can be deleted.")
-
-    def action_undo(self) -> None:
-        self._start(self._tasks.undo)
 
 
 class ModelsController:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import UserError
-from app.models import catalogue, trash
+from app.models import catalogue
 from app.models.formats import Summary, gguf
 from app.models.library import Library, ModelDetails, find_model
+from app.models.removal import remove
 from app.models.unfinished import pause
 from app.ui.models.rows import RowKind, row_key
 from app.util import formatting
@@ -25,7 +26,7 @@ class Result:
 
 
 class ModelTasks:
-    """Holds what the screen found and removed since it was opened."""
+    """Holds what the screen found since it was opened."""
 
     def __init__(self, library: Callable[[], Library]) -> None:
         self._library = library
@@ -34,7 +35,6 @@ class ModelTasks:
         self.summaries: dict[Path, Summary | str] = {}
         """What the headers of GGUF files say, or why they cannot be read."""
         self._search: tuple[str, tuple[str, ...]] = ("", ())
-        self._removed: list[str] = []
 
     def summarise(self, path: Path) -> None:
         """Read the header of a GGUF file, unless that was done."""
@@ -50,23 +50,10 @@ class ModelTasks:
         return Result(f"The download of {name} is being paused.")
 
     def remove(self, name: str, older: bool = False) -> Result:
-        """Move a model to the trash, or only its older commits."""
-        removed = trash.remove(self._library().cache, name, older)
-        self._removed.append(name)
-        size = formatting.size(removed.size)
-        return Result(f"Moved {name} to the trash ({size}). ^Z restores it.")
-
-    def undo(self) -> Result:
-        return self.restore(self._removed.pop()) if self._removed else Result("Nothing to undo.")
-
-    def restore(self, name: str) -> Result:
-        trash.restore(self._library().cache, name)
-        return Result(f"Restored {name}.", row_key(RowKind.MODEL, name))
-
-    def empty_trash(self) -> Result:
-        freed = trash.empty(self._library().cache)
-        self._removed.clear()
-        return Result(f"{formatting.size(freed)} freed.")
+        """Delete a model, or only its older commits."""
+        freed = formatting.size(remove(self._library().cache, name, older))
+        what = f"older commits of {name}" if older else name
+        return Result(f"Deleted {what}: {freed} freed.")
 
     def search(self, text: str) -> Result:
         found = self._library().search(text)

@@ -11,9 +11,10 @@ from typing import Any
 
 import httpx2 as httpx
 
-from app.extras.serve.api import ServedPair, Server, TargetTokens, make_app
+from app.extras.serve.application import make_app
 from app.extras.serve.http import Access, HttpServer, listening_socket
 from app.extras.serve.requests import Defaults
+from app.extras.serve.server import ServedPair, Server, TargetTokens
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
 from tests.patience import PATIENCE

@@ -10,12 +10,11 @@ import pytest
 from mlx_lm.utils import load_tokenizer
 
 from app.engine.model.prompt import PromptBuilder
+from app.extras.serve.apis.chat import ChatRequest
+from app.extras.serve.apis.messages import MessagesRequest
+from app.extras.serve.apis.responses import Remembered, ResponsesRequest, conversation
 from app.extras.serve.fields import BadRequest
-from app.extras.serve.formats import Remembered, conversation
 from app.extras.serve.requests import (
-    ChatRequest,
-    MessagesRequest,
-    ResponsesRequest,
     read_body,
     to_messages,
 )

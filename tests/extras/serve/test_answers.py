@@ -24,7 +24,7 @@ from app.extras.serve.answers import (
     StopFinder,
     log,
 )
-from app.extras.serve.api import ServedPair, Server
+from app.extras.serve.server import ServedPair, Server
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.events import Failed, Finished, HostsLost, Token
 from app.protocol.prompt import Message, Role

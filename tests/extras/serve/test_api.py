@@ -18,7 +18,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from app.extras.serve import api, requests
+from app.extras.serve import application, requests
 from app.extras.serve import http as layer
 from app.extras.serve.requests import MAX_READERS
 from app.ingest import reader
@@ -274,7 +274,7 @@ def test_an_installed_model_that_is_not_loaded_is_known(
     (folder / "snapshots" / ("a" * 40)).mkdir(parents=True)
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("a" * 40)
-    monkeypatch.setattr(api, "default_cache", lambda: ModelCache(tmp_path))
+    monkeypatch.setattr(application, "default_cache", lambda: ModelCache(tmp_path))
     with client(address) as http:
         found = http.get("/v1/models/maker/small-4bit").json()
         assert (found["id"], found["state"]) == ("maker/Small-4bit", "not-loaded")

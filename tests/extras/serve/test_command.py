@@ -18,8 +18,8 @@ import pytest
 from app.cli.main import run
 from app.extras.hosts.shard import free_port
 from app.extras.serve import command
-from app.extras.serve.api import TargetTokens
 from app.extras.serve.fields import BadRequest
+from app.extras.serve.server import TargetTokens
 from app.protocol.prompt import Message, Role
 from tests import tiny
 from tests.tables import table

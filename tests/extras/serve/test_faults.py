@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.engine.backend.memory import to_failed
-from app.extras.serve import api
+from app.extras.serve import server
 from app.extras.serve.answers import OURS
 from app.protocol.commands import Ask
 from app.protocol.reasons import Failure, FailureKind, too_long
@@ -142,7 +142,7 @@ def test_a_fault_of_ours_is_an_error_without_internals(
     def broken(*given: Any) -> Ask:
         raise TypeError("a secret")
 
-    monkeypatch.setattr(api, "to_ask", broken)
+    monkeypatch.setattr(server, "to_ask", broken)
     with served(Story()) as address, client(address) as http:
         for path in (CHAT, "/v1/messages"):
             reply = http.post(path, json=chat(max_tokens=4))

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.extras.serve import api, requests
+from app.extras.serve import requests, server
+from app.extras.serve.apis import apis
+from app.extras.serve.apis.chat import ChatRequest, CompletionRequest
+from app.extras.serve.apis.messages import MessagesRequest
+from app.extras.serve.apis.responses import ResponsesRequest
 from app.extras.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
 from app.extras.serve.message_fields import ChatMessage, ContentPart
 from app.extras.serve.requests import (
     MAX_CONTAINERS,
     MAX_VALUES,
-    ChatRequest,
-    CompletionRequest,
     Defaults,
-    MessagesRequest,
-    ResponsesRequest,
     defaults_of,
     read_body,
     to_ask,
@@ -34,7 +34,7 @@ from tests.fakes import FakeEngine, Story
 from tests.tables import table
 
 
-@pytest.mark.parametrize("function", [(requests, "read_body"), (api, "to_ask")])
+@pytest.mark.parametrize("function", [(requests, "read_body"), (server, "to_ask")])
 def test_others_are_answered_while_a_request_is_read(
     function: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,7 @@ def lists(schema: Any) -> Iterator[dict[str, Any]]:
         yield schema
 
 
-@table("model", api.BODIES)
+@table("model", [body for api in apis() for body in api.BODIES])
 def test_every_list_is_bounded_and_ends_at_its_first_mistake(model: type[BaseModel]) -> None:
     found = list(lists(model.__pydantic_core_schema__))
     assert found

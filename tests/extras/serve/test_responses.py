@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.extras.serve import formats
+from app.extras.serve.apis import responses
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
 from tests.extras.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
@@ -192,7 +192,7 @@ def test_what_is_not_stored_or_long_ago_is_not_known(
 ) -> None:
     unstored = post(address, input="One?", store=False).json()
     first = post(address, input="Two?").json()
-    monkeypatch.setattr(formats, "MAX_REMEMBERED", 4_000)
+    monkeypatch.setattr(responses, "MAX_REMEMBERED", 4_000)
     last = post(address, input="x" * 2_000).json()
     for unknown in (unstored, first):
         reply = post(address, input="Three?", previous_response_id=unknown["id"])

@@ -29,8 +29,8 @@ BODIES: dict[str, dict[str, Any]] = {
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.extras.serve.answers.PATIENCE", 0.05)
     monkeypatch.setattr("app.extras.serve.answers.EVENT_SECONDS", 0.15)
-    monkeypatch.setattr("app.extras.serve.api.WHOLE_SECONDS", 0.1)
-    monkeypatch.setattr("app.extras.serve.api.BLANK_SECONDS", 0.1)
+    monkeypatch.setattr("app.extras.serve.server.WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr("app.extras.serve.server.BLANK_SECONDS", 0.1)
 
 
 @pytest.fixture

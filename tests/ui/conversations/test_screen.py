@@ -220,7 +220,7 @@ async def test_rename_pin_duplicate_and_export(
     async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("ctrl+e")
-        await until_shown(pilot, "Export to file (.md, .html or .json): repo-tour-2.md")
+        await until_shown(pilot, "Export to file (.md or .json): repo-tour-2.md")
         await pilot.press("enter")
         await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
         for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):

@@ -1,4 +1,4 @@
-"""What the models screen lists, finds, throws away and brings back."""
+"""What the models screen lists, finds and deletes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
 from app.ui.models.screen import ActionDialog, ModelsScreen
@@ -108,22 +107,45 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
         await until_shown(pilot, "Load now")
 
 
-async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
+async def test_a_model_is_deleted_once_that_is_confirmed(
+    app: Make, here: Here, library: Library
+) -> None:
     await here(BIG, DRAFT)
     async with models_of(app(), "small-4bit") as pilot:
         await pilot.press(*"big", "ctrl+d")
-        await until_shown(pilot, f"Moved {BIG} to the trash (", "^Z restores it.", "in the trash:")
-        assert library.cache.snapshot_folder(BIG) is None
-        await pilot.press("ctrl+z")
-        await until_shown(pilot, f"Restored {BIG}.", "✓ org/big-4bit")
-        assert library.cache.snapshot_folder(BIG) is not None
-        await open_dialog(pilot, "")
-        await do(pilot, "Move to the trash · ")
-        await until_shown(pilot, "in the trash:")
+        await until_shown(pilot, f"Delete {BIG}?", "This frees 91 KB and cannot be undone.")
         await pilot.press("enter")
-        await do(pilot, "Empty the trash permanently · ")
-        await until_shown(pilot, "freed.")
-        assert trash.trashed(library.cache) == []
+        await until_gone(pilot, "cannot be undone")
+        assert library.cache.snapshot_folder(BIG) is not None
+        await pilot.press("ctrl+d")
+        await do(pilot, "Delete permanently · 91 KB")
+        await until_shown(pilot, f"Deleted {BIG}: 91 KB freed.")
+        assert library.cache.snapshot_folder(BIG) is None
+        await pilot.press("escape")
+        await open_dialog(pilot, "small")
+        await do(pilot, "Delete · ")
+        await until_shown(pilot, f"Delete {DRAFT}?", "you must download or convert it again")
+        await do(pilot, "Delete permanently · ")
+        await until_shown(pilot, f"Deleted {DRAFT}: ")
+        assert library.cache.snapshot_folder(DRAFT) is None
+
+
+async def test_older_commits_are_deleted(
+    app: Make, here: Here, hub: FakeHub, library: Library
+) -> None:
+    await here(BIG)
+    before = hub.repositories[BIG].files
+    hub.add(BIG, before | {"chat_template.jinja": b"{{ x }}"})
+    await here(BIG)
+    async with models_of(app(), "big-4bit") as pilot:
+        await open_dialog(pilot, "big")
+        await do(pilot, "Delete older commits · ")
+        await until_shown(pilot, f"Delete the older commits of {BIG}?", "The current commit stays.")
+        await do(pilot, "Delete permanently · ")
+        await until_shown(pilot, f"Deleted older commits of {BIG}: ")
+        found = library.cache.find(BIG)
+        assert found is not None
+        assert found.older == 0
 
 
 @pytest.mark.slow
@@ -179,8 +201,9 @@ async def test_a_model_that_cannot_be_used_and_a_broken_catalogue_are_reported(
         await until_shown(pilot, "! Its folder is not a model: it has no config.json")
         dialog = await open_dialog(pilot, "big")
         assert not [label for label, _ in dialog.choices if label.startswith("Use")]
-        await do(pilot, "Move to the trash")
-        await until_shown(pilot, "in the trash")
+        await do(pilot, "Delete · ")
+        await do(pilot, "Delete permanently · ")
+        await until_shown(pilot, f"Deleted {BIG}: ")
 
 
 async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:

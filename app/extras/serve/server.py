@@ -1,4 +1,4 @@
-"""The routes of the OpenAI- and Anthropic-compatible APIs."""
+"""How a request of any API is answered."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 
 from app.chat import wording
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
 from app.extras.serve import answers
 from app.extras.serve.answers import (
-    RETRY_SECONDS,
     AnswerFailed,
     AnswerPiece,
     Continuations,
@@ -36,38 +30,22 @@ from app.extras.serve.answers import (
     ServedAnswer,
     Waiting,
 )
-from app.extras.serve.cutting import LONG, TAIL
+from app.extras.serve.cutting import LONG
 from app.extras.serve.fields import BadRequest, RequestError
-from app.extras.serve.formats import (
-    AnthropicFormat,
-    OpenAiFormat,
-    Remembered,
-    ResponsesFormat,
-    conversation,
-    error_body,
-)
-from app.extras.serve.http import FAULT, REQUEST_IDS, Access, App, RequestLimits
+from app.extras.serve.formats import Format
 from app.extras.serve.requests import (
     AnsweredRequest,
-    ChatRequest,
-    CompletionRequest,
-    CountRequest,
     Defaults,
-    MessagesRequest,
-    ResponsesRequest,
     is_gone,
     note,
-    openapi,
     read,
     takes,
     to_ask,
-    to_messages,
 )
-from app.models.cache import default_cache
 from app.protocol.commands import Ask, DropConversation, Load
 from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Failed, Loaded
-from app.protocol.prompt import Document, Message, Role
+from app.protocol.prompt import Message
 from app.protocol.reasons import too_long
 
 WHOLE_SECONDS, BLANK_SECONDS = 60.0, 30.0
@@ -79,8 +57,6 @@ LONGEST_TOKEN, USUAL_TOKEN = 256, 4
 """Bytes of a token: maximum and usual value."""
 NOT_STORED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of answers that arrive bit by bit."""
-Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
-BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
 Answered = TypeVar("Answered", bound=AnsweredRequest)
 
@@ -116,7 +92,7 @@ class Server:
     ) -> None:
         self.engine, self.pair, self.defaults = engine, pair, defaults
         self.queue, self._continuations = RequestQueue(engine, waiting), Continuations()
-        self.remembered, self._on_answered = Remembered(), on_answered
+        self._on_answered = on_answered
 
     def use_pair(self, pair: ServedPair) -> None:
         """Answer with another pair, and drop conversations: token ids differ between models."""
@@ -141,7 +117,7 @@ class Server:
         seconds. Raises BadRequest, QueueFull and AnswerFailed."""
         if self.queue.is_full:
             raise QueueFull
-        ask = await _on_thread(request, make_ask)
+        ask = await on_thread(request, make_ask)
         if self.pair.needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The demo model only answers questions about documents: send a text of at least"
@@ -220,12 +196,12 @@ async def _whole(
     except BaseException:
         reading.cancel()
         raise
-    late = _late(request.url.path, answer, form, reading)
+    late = _late(answer, form, reading)
     return StreamingResponse(late, media_type="application/json", headers=NOT_STORED)
 
 
 async def _late(
-    path: str, answer: ServedAnswer, form: Format, reading: asyncio.Future[None]
+    answer: ServedAnswer, form: Format, reading: asyncio.Future[None]
 ) -> AsyncIterator[str]:
     """Blanks, with which JSON may begin, then the answer, or the error that comes too late for a
     status."""
@@ -238,7 +214,7 @@ async def _late(
             reading.result()
             body = form.whole(answer)
         except RequestError as error:
-            body = error_body(path, str(error), error.status, error.code)
+            body = form.error(str(error), error.status, error.code)
         yield json.dumps(body, ensure_ascii=False)
     finally:
         reading.cancel()
@@ -250,7 +226,7 @@ async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
             pass
 
 
-async def _on_thread(request: Request, work: Callable[[], T]) -> T:
+async def on_thread(request: Request, work: Callable[[], T]) -> T:
     """Run `work` on a thread. If the client closes the connection, its files are read no further.
     Raises what `work` raises, and BadRequest."""
     gone = threading.Event()
@@ -288,132 +264,13 @@ def _max_tokens(message: Message) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-class NoSuchModel(RequestError):
-    status = 404
-
-    def __init__(self, name: str, loaded: str) -> None:
-        super().__init__(
-            f"{name[:80]!r} is not installed: use {loaded}, which answers requests for any model."
-        )
-
-
 async def _gone(request: Request) -> None:
     """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def make_app(server: Server, access: Access) -> App:
-    """An ASGI application. Its runner starts and stops the server's queue."""
-    app = FastAPI(title="specchat", version=version("specchat"), docs_url=None, redoc_url=None)
-    _add_errors(app)
-    _add_routes(app, server)
-    app.openapi = lambda: openapi(app, BODIES)  # type: ignore[method-assign]
-    limited = RequestLimits(app, access)
-    if access.token is None:
-        return limited
-    # Pages of any origin may read answers, because requests need the API key, and a browser sends
-    # no key that the page does not know.
-    allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
-    allowed["expose_headers"] = REQUEST_IDS
-    return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
-
-
-def _add_errors(app: FastAPI) -> None:
-    def reply(request: Request, status: int, message: str, code: str | None = None) -> JSONResponse:
-        body = error_body(request.url.path, message, status, code)
-        headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
-        return JSONResponse(body, status, headers)
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        known = {404: "There is no such route.", 405: "This route does not allow this method."}
-        return reply(request, error.status_code, known.get(error.status_code, str(error.detail)))
-
-    @app.exception_handler(RequestError)
-    async def refused(request: Request, error: RequestError) -> JSONResponse:
-        return reply(request, error.status, str(error), error.code)
-
-    @app.exception_handler(Exception)
-    async def fault(request: Request, error: Exception) -> JSONResponse:
-        return reply(request, 500, FAULT)
-
-
-def _add_routes(app: FastAPI, server: Server) -> None:
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "model": server.pair.model, "waiting": server.queue.waiting}
-
-    @app.get("/")
-    @app.get("/v1")
-    async def about() -> dict[str, Any]:
-        return {
-            "name": "specchat",
-            "version": version("specchat"),
-            "about": "A server of local models with OpenAI- and Anthropic-compatible APIs."
-            " GET /openapi.json, with the API key, describes its routes.",
-        }
-
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        listed = {"has_more": False, "first_id": server.pair.model, "last_id": server.pair.model}
-        return {
-            "object": "list",
-            "data": [_model(server.pair.model, server.pair.loaded_at)],
-            **listed,
-        }
-
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
-        if name.rpartition("/")[2].lower() != server.pair.model.rpartition("/")[2].lower():
-            return await asyncio.to_thread(_unloaded, name, server.pair.model)
-        return _model(server.pair.model, server.pair.loaded_at)
-
-    @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
-    async def count_tokens(request: Request) -> dict[str, int]:
-        body = await read(CountRequest, request)
-        body.check()
-
-        def count() -> int:
-            return server.pair.tokens.count(to_messages(body.all_messages))
-
-        return {"input_tokens": await _on_thread(request, count)}
-
-    _add_answers(
-        app,
-        server,
-        "/v1/chat/completions",
-        ChatRequest,
-        lambda body: to_messages(body.messages),
-        partial(_openai, server),
-    )
-    _add_answers(
-        app,
-        server,
-        "/v1/completions",
-        CompletionRequest,
-        lambda body: (_text_to_continue(body.only_prompt, server),),
-        partial(_openai, server),
-    )
-    _add_answers(
-        app,
-        server,
-        "/v1/responses",
-        ResponsesRequest,
-        lambda body: to_messages(conversation(body, server.remembered)),
-        lambda body, id: ResponsesFormat(id, server.pair.model, body, server.remembered),
-    )
-    _add_answers(
-        app,
-        server,
-        "/v1/messages",
-        MessagesRequest,
-        lambda body: to_messages(body.all_messages),
-        lambda body, id: AnthropicFormat(id, body.model or server.pair.model),
-    )
-
-
-def _add_answers(
+def add_answers(
     app: FastAPI,
     server: Server,
     path: str,
@@ -434,53 +291,6 @@ def _add_answers(
 
         found = form(body, uuid4().hex[:24])
         return await server.respond(request, ask, body.stops, found, body.stream, note(body))
-
-
-def _text_to_continue(prompt: str | list[int], server: Server) -> Message:
-    if isinstance(prompt, str):
-        return plain_message(prompt)
-    text = server.pair.tokens.text(prompt)
-    return Message(Role.USER, text, token_ids=tuple(prompt), plain=True)
-
-
-def plain_message(text: str) -> Message:
-    """A text to continue. Its end is always read, the rest may be skipped. The text is cut at a
-    space, so that no special token is split."""
-    start, end = len(text) - 2 * TAIL, len(text) - TAIL
-    cut = 1 + max(text.rfind("\n", max(start, 0), end), -1)
-    cut = cut or 1 + text.rfind(" ", 0, end)
-    if len(text) < LONG or not cut:
-        return Message(Role.USER, text, plain=True)
-    return Message(Role.USER, text[cut:], (Document("text", text[:cut]),), plain=True)
-
-
-def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> OpenAiFormat:
-    options, chat = body.stream_options, isinstance(body, ChatRequest)
-    with_usage = options is not None and options.include_usage
-    return OpenAiFormat(id, server.pair.model, int(time.time()), chat, with_usage)
-
-
-def _model(name: str, created: int) -> dict[str, Any]:
-    """A model's entry, in one object for both APIs."""
-    return {
-        "id": name,
-        "object": "model",
-        "created": created,
-        "owned_by": "specchat",
-        "type": "model",
-        "display_name": name,
-        "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
-    }
-
-
-def _unloaded(name: str, loaded: str) -> dict[str, Any]:
-    """The entry of a model that is installed but not loaded. Raises NoSuchModel."""
-    known = {each.casefold(): each for each in default_cache().names()}
-    found = known.get(name.casefold())
-    folder = found and default_cache().snapshot_folder(found)
-    if not found or not folder:
-        raise NoSuchModel(name, loaded)
-    return _model(found, int(folder.stat().st_mtime)) | {"state": "not-loaded"}
 
 
 class TargetTokens:

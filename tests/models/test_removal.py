@@ -1,22 +1,22 @@
-"""Removed models come back whole until the trash is emptied, and verify tells every change."""
+"""Models are deleted, and verify finds every change."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.models import trash
 from app.models.cache import ModelCache, VerifyResult, blobs, verify
 from app.models.errors import ModelError
 from app.models.pull import Outcome
+from app.models.removal import removable_size, remove
 from app.models.unfinished import unfinished
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, Puller
-from tests.tables import table
 
 
 @pytest.fixture
@@ -34,67 +34,38 @@ def two_commits(puller: Puller) -> tuple[str, str]:
     return old.commit, new.commit
 
 
-# ---------------------------------------------------------------------------- trash
+# ---------------------------------------------------------------------------- removal
 
 
-def test_removed_and_restored(here: Puller, cache: ModelCache, hub: FakeHub) -> None:
-    before = pulls.tree(cache.repository_folder(NAME))
-    removed = trash.remove(cache, NAME)
-    assert removed.size > 300_000
+def test_a_model_is_deleted(here: Puller, cache: ModelCache, hub: FakeHub) -> None:
+    size = removable_size(cache, NAME)
+    assert size > 300_000
+    assert remove(cache, NAME) == size
     assert cache.find(NAME) is None
     assert not cache.repository_folder(NAME).exists()
-    assert [(each.repository, each.whole) for each in trash.trashed(cache)] == [(NAME, True)]
-    trash.restore(cache, NAME)
-    assert pulls.tree(cache.repository_folder(NAME)) == before
+    assert here.pull() is Outcome.DOWNLOADED
     pulls.check_whole(cache, hub)
-    assert trash.trashed(cache) == []
-    assert here.pull() is Outcome.UP_TO_DATE
-
-
-def test_emptied(here: Puller, cache: ModelCache) -> None:
-    size = trash.remove(cache, NAME).size
-    assert trash.empty(cache) == size
-    assert trash.trashed(cache) == []
-    assert not list((cache.app_folder / "trash").iterdir())
-    with pytest.raises(ModelError, match="not in the trash"):
-        trash.restore(cache, NAME)
-    assert trash.empty(cache) == 0
-
-
-def test_the_last_removed_comes_back_first(here: Puller, cache: ModelCache) -> None:
-    trash.remove(cache, NAME)
-    here.pull()
-    trash.remove(cache, NAME)
-    assert len(trash.trashed(cache)) == 2
-    newest = trash.trashed(cache)[0]
-    assert trash.restore(cache, NAME).folder == newest.folder
-    with pytest.raises(ModelError, match="is installed again"):
-        trash.restore(cache, NAME)
-    assert len(trash.trashed(cache)) == 1
 
 
 def test_only_older_commits(here: Puller, cache: ModelCache, hub: FakeHub) -> None:
-    """What both commits use stays; what only the old one uses goes and comes back."""
+    """What both commits use stays; what only the old one uses goes."""
     old, new = two_commits(here)
     shared = {blob.name for blob in blobs(cache.repository_folder(NAME))}
     found = cache.find(NAME)
     assert found is not None
     assert 100_000 <= found.older <= 101_000
-    removed = trash.remove(cache, NAME, older=True)
-    assert 100_000 <= removed.size <= 101_000
+    assert removable_size(cache, NAME, older=True) == found.older
+    assert remove(cache, NAME, older=True) == found.older
     assert len(shared) - len(blobs(cache.repository_folder(NAME))) == 1
     pulls.check_whole(cache, hub)
+    pulls.check_clean(cache)
     assert not (cache.repository_folder(NAME) / "snapshots" / old).exists()
     found = cache.find(NAME)
     assert found is not None
     assert (found.older, found.commit) == (0, new)
-    with pytest.raises(ModelError, match="no older versions"):
-        trash.remove(cache, NAME, older=True)
-    trash.restore(cache, NAME)
-    pulls.check_clean(cache)
-    assert {blob.name for blob in blobs(cache.repository_folder(NAME))} == shared
-    assert (cache.repository_folder(NAME) / "snapshots" / old / "config.json").exists()
-    pulls.check_whole(cache, hub)
+    for action in (remove, removable_size):
+        with pytest.raises(ModelError, match="no older versions"):
+            action(cache, NAME, older=True)
 
 
 def test_a_blob_shared_between_repositories_stays(
@@ -110,8 +81,7 @@ def test_a_blob_shared_between_repositories_stays(
         blob = cache.repository_folder(name) / "blobs" / digest
         os.replace(blob, store / "abcd")
         blob.symlink_to("../../blobs/ab/abcd")
-    trash.remove(cache, NAME)
-    trash.empty(cache)
+    remove(cache, NAME)
     pulls.check_whole(cache, hub, "org/twin")
     assert verify(cache, "org/twin").faults == ()
 
@@ -120,56 +90,44 @@ def test_an_unfinished_download_goes_too(puller: Puller, cache: ModelCache, hub:
     hub.faults = [Fault("model-00002", fake.status(418), 100)]
     with pytest.raises(ModelError):
         puller.pull()
-    (begun,) = unfinished(cache)
-    trash.remove(cache, NAME)
+    remove(cache, NAME)
     assert unfinished(cache) == []
-    trash.restore(cache, NAME)
-    assert unfinished(cache) == [begun]
     hub.faults = []
     puller.pull()
     pulls.check_whole(cache, hub)
 
 
 def test_nothing_to_remove(cache: ModelCache) -> None:
-    with pytest.raises(ModelError, match="is not installed"):
-        trash.remove(cache, NAME)
-    with pytest.raises(ModelError, match="not a model name"):
-        trash.remove(cache, "../..")
+    for action in (remove, removable_size):
+        with pytest.raises(ModelError, match="is not installed"):
+            action(cache, NAME)
+        with pytest.raises(ModelError, match="not a model name"):
+            action(cache, "../..")
 
 
-@pytest.mark.parametrize("nth", range(3))
-def test_a_removal_that_is_cut_off(
-    here: Puller, cache: ModelCache, monkeypatch: pytest.MonkeyPatch, nth: int, hub: FakeHub
+@pytest.mark.parametrize("older", [False, True])
+def test_a_removal_that_fails_can_be_repeated(
+    here: Puller, cache: ModelCache, monkeypatch: pytest.MonkeyPatch, older: bool, hub: FakeHub
 ) -> None:
-    """Whatever was moved can be brought back."""
     two_commits(here)
-    rename, calls = os.rename, iter(range(100))
+    unlink, calls = os.unlink, iter(range(100))
 
-    def failing(*arguments: str) -> None:
-        if next(calls) == nth:
+    def failing(*arguments: Any, **options: Any) -> None:
+        if next(calls) == 3:
             raise OSError(5, "broken")
-        rename(*arguments)
+        unlink(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", failing)
-        try:
-            trash.remove(cache, NAME, older=True)
-        except ModelError:
-            pulls.check_whole(cache, hub)
-    if trash.trashed(cache):
-        trash.restore(cache, NAME)
-    pulls.check_clean(cache)
-    pulls.check_whole(cache, hub)
-    assert len(list((cache.repository_folder(NAME) / "snapshots").iterdir())) == 2
-
-
-@table("content", ["", "[]", '{"repository": "../x", "whole": true}'])
-def test_what_else_lies_in_the_trash_is_not_listed(
-    here: Puller, cache: ModelCache, content: str
-) -> None:
-    (cache.app_folder / "trash" / "odd").mkdir(exist_ok=True)
-    (cache.app_folder / "trash" / "odd" / "entry.json").write_text(content)
-    assert trash.trashed(cache) == []
+        patch.setattr(os, "unlink", failing)
+        with pytest.raises(ModelError, match="The model cache cannot be written"):
+            remove(cache, NAME, older)
+    assert cache.repository_folder(NAME).exists()
+    remove(cache, NAME, older)
+    if older:
+        pulls.check_whole(cache, hub)
+        assert len(list((cache.repository_folder(NAME) / "snapshots").iterdir())) == 1
+    else:
+        assert not cache.repository_folder(NAME).exists()
 
 
 # ---------------------------------------------------------------------------- verify
