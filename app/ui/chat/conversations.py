@@ -73,7 +73,8 @@ class Conversations:
             messages.append(f"{continues}^A asks the last question again, ^R reads it in full.")
         self._attachments.reassign(early, opened)
         await self._view.show_chat(opened)
-        self._view.say(" ".join(filter(None, messages)))
+        if sentences := " ".join(filter(None, messages)):  # else keep the answer to an early key
+            self._view.say(sentences)
         self.attach_paths(start)
         self._asking.ask_queued()
         if start.show_welcome and start.settings.is_new and repository.is_first_run:

@@ -550,7 +550,7 @@ class ModelsController:
         memory: Callable[[], MemoryStats | None],
     ) -> None:
         """The app gets the messages."""
-        self._app, self._repository, self._settings = app, repository, start.settings
+        self._app, self._repository, self._settings_file = app, repository, start.settings
         self.pair_status, self._memory = pair_status, memory
         self.library = cache(start.library or default_library)
         """Waits for the disk when it is first called."""
@@ -560,7 +560,7 @@ class ModelsController:
     @property
     def folders(self) -> str:
         """The folders from the settings."""
-        return self._settings.settings.models.folders
+        return self._settings_file.settings.models.folders
 
     @property
     def _screen(self) -> ModelsScreen | None:
