@@ -242,10 +242,11 @@ class Asking:
         and at the same keep. An automatic keep is chosen again."""
         if not self.may_ask():
             return
-        again = mode or turn.question.mode, turn.question.keep if keep is None else keep
+        in_mode = turn.question.mode if mode is None else mode
+        at_keep = turn.question.keep if keep is None else keep
         self._store_and_send(
             self._open_chats.shown,
-            lambda stored: stored.ask_again(*again, turn, pins, choose_files),
+            lambda stored: stored.ask_again(in_mode, at_keep, turn, pins, choose_files),
         )
 
     def ask_last(self, in_full: bool = False) -> None:
