@@ -107,14 +107,14 @@ def _is_there(citation: Citation, messages: Sequence[Sequence[Document]]) -> boo
 
 
 def summary(citations: Citations | None, missing: str = "") -> str:
-    """`3 citations · 1 sentence without a passage`, and what is `missing` of the documents; empty
+    """`3 citations · 1 sentence without a source`, and what is `missing` of the documents; empty
     if there is nothing to say."""
     if citations is None:
         return missing
     count, uncited = max(citations.numbers, default=0), citations.uncited
     parts = [
         formatting.plural(count, "citation") if count else "",
-        f"{formatting.plural(uncited, 'sentence')} without a passage" if uncited else "",
+        f"{formatting.plural(uncited, 'sentence')} without a source" if uncited else "",
         missing,
     ]
     return " · ".join(filter(None, parts))

@@ -27,9 +27,9 @@ ACTIVITIES = {
     Phase.RETRIEVE: "Choosing parts",
     Phase.TOKENISE: "Preparing the text",
     Phase.LOAD: "Loading the model",
-    Phase.SCORE: "Looking for what matters",
-    Phase.LOOKAHEAD: "Looking for what matters",
-    Phase.SELECT: "Choosing what to read",
+    Phase.SCORE: "Scoring the text",
+    Phase.LOOKAHEAD: "Scoring the text",
+    Phase.SELECT: "Selecting passages",
     Phase.DECODE: "Answering",
 }
 """What a turn is doing in each phase. PREFILL is missing: its text depends on how the prompt is
@@ -141,7 +141,7 @@ def advice_after(turn: Turn) -> str:
 def activity(phase: Phase | None, state: TurnProgress) -> str:
     """What a turn is doing."""
     if phase is None:
-        return "Getting ready"
+        return "Preparing"
     if phase is Phase.RETRIEVE and state.retrieving is not None:
         return f"Choosing parts of {_whole(state.retrieving)}"
     return f"Reading {share_read(state)}".rstrip() if phase is Phase.PREFILL else ACTIVITIES[phase]
@@ -217,7 +217,7 @@ def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
         wrote += f" in {spent}, {statistics.decode_rate:.0f} a second"
     rows = [("Answer", wrote)]
     if statistics.proposed_tokens:
-        rows.append(("Guessed", _guesses(statistics)))
+        rows.append(("Speculated", _speculated(statistics)))
     if statistics.confidence is not None:
         unsure = ", less than usual for these models" if statistics.unsure else ""
         sure = formatting.percent(statistics.confidence)
@@ -235,7 +235,7 @@ def _phase_times(statistics: Statistics) -> str:
     )
 
 
-def _guesses(statistics: Statistics) -> str:
+def _speculated(statistics: Statistics) -> str:
     """How many tokens were proposed and accepted, and the speed gained: `120 tokens, 75% correct
     (2.3 per step); 31 tokens a second instead of 20`."""
     text = (

@@ -356,7 +356,7 @@ def _cache_damaged(data: Data) -> str:
 
 
 def _snapshot_failed(data: Data) -> str:
-    again = "so its tokens must be read again after a restart"
+    again = "so the text will be read again after a restart"
     if "failure" in data:
         return f"Saving the cache failed ({cause(data)}), {again}."
     folder = f"check that '{data['folder']}' is writable and has free space"
@@ -365,7 +365,7 @@ def _snapshot_failed(data: Data) -> str:
 
 def _saves_nothing(data: Data) -> str:
     what = "sparse reading" if data["keep"] is None else f"keep {data['keep']:.0%}"
-    return f"Everything has already been read and is cached: {what} would save nothing."
+    return f"Everything is cached already: {what} would not save time."
 
 
 def _sparse_requested(data: Data) -> str:
@@ -408,7 +408,7 @@ _READS_ALL = (
 REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.FULL_REQUESTED: "Reading in full was requested.",
     ReasonCode.SPARSE_REQUESTED: _sparse_requested,
-    ReasonCode.CACHED_STAYS: "{tokens:,} tokens were cached already, so the answer uses them, too.",
+    ReasonCode.CACHED_STAYS: "The answer also uses {tokens:,} cached tokens.",
     ReasonCode.NOTHING_TO_SKIP: "There is no document or history to skip.",
     ReasonCode.ALL_CACHED: "Everything has already been read and is cached.",
     ReasonCode.SAVES_NOTHING: _saves_nothing,
@@ -439,9 +439,7 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.KEEP_CHOSEN: "Keep {keep:percent} was chosen from the scores.",
     ReasonCode.KEEP_LIMITED: _keep_limited,
     ReasonCode.RE_READ: "Re-read from scratch (faster than reusing {cached:,} cached tokens).",
-    ReasonCode.CANNOT_INSERT: (
-        "This model cannot go back and read skipped text, so nothing more is read while it answers."
-    ),
+    ReasonCode.CANNOT_INSERT: ("This model cannot recall skipped text while it answers."),
     ReasonCode.NO_MEMORY_TO_READ_ON: (
         "Too little memory is free to read more while the model answers."
     ),

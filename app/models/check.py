@@ -86,7 +86,7 @@ def _check_entries(folder: Path) -> None:
 def _check_amount(path: Path, data: bytes) -> None:
     """Limit the amount of JSON, because parsing cannot be interrupted."""
     if data.count(b"[") + data.count(b"{") > _MAX_OBJECTS or data.count(b",") > _MAX_VALUES:
-        raise ModelError(f"'{path}' has more values than any model's file", _REDOWNLOAD)
+        raise ModelError(f"'{path}' has too many values", _REDOWNLOAD)
 
 
 def check_configs(folder: Path) -> None:
@@ -145,8 +145,7 @@ def drafts_only(config: dict[str, Any]) -> bool:
 def refuse_draft_layers(config: dict[str, Any]) -> None:
     if drafts_only(config):
         raise ModelError(
-            "This is not a whole model, only layers that draft for one"
-            f" ({config['model_type'][:60]})",
+            f"This is only a draft head, not a complete model ({config['model_type'][:60]})",
             "use the model to which they belong",
         )
 

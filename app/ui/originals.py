@@ -71,7 +71,7 @@ async def open_original(opener: Opener | None, wanted: OpenOriginal) -> str:
 
     origin, page = wanted.origin, wanted.page
     if origin is None or not origin.sha256:
-        raise UserError(f"'{wanted.name}' has no file", "attach one with @ to be able to open it")
+        raise UserError(f"'{wanted.name}' has no file", "attach a file with @ to open it later")
     if opener is None:
         raise UserError("Files cannot be opened from here", f"open '{wanted.name}' yourself")
 
@@ -110,9 +110,11 @@ class SystemOpener:
         name, suffix = os.path.basename(path), Path(path).suffix.lower()
         is_document, mode = suffix in _DOCUMENTS, _mode(path)
         if not stat.S_ISREG(mode):
-            raise UserError(f"'{name}' is not a file", "check what is there")
+            raise UserError(f"'{name}' is not a regular file", "look at it in your file manager")
         if not is_document and (mode & 0o111 or suffix in _PROGRAMS):
-            raise UserError(f"'{name}' may be a program", "open it yourself if you trust it")
+            raise UserError(
+                f"'{name}' looks executable", "open it from your file manager if you trust it"
+            )
         command = self._command(path, is_document)
         viewer = self._viewer(path, page) if page is not None else None
         try:

@@ -66,7 +66,7 @@ def test_one_place_may_have_several_numbers_and_a_passage_has_one() -> None:
     )
     assert marked(answer, citations) == "It starts¹ in March.¹ It ends.¹,² It starts."
     assert summary(citations) == "2 citations"
-    assert summary(replace(citations, uncited=1)) == "2 citations · 1 sentence without a passage"
+    assert summary(replace(citations, uncited=1)) == "2 citations · 1 sentence without a source"
     assert summary(Citations()) == summary(None) == ""
     first, second = footnotes(citations, [[Document("lease.md", TEXT)]])
     assert first.line == f'[1] lease.md, line 3, Term: "{BEGINS}"'

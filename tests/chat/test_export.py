@@ -162,9 +162,7 @@ def export(store: Store) -> str:
 
 
 @table("spoil", SPOILT)
-def test_a_spoilt_export_is_refused_whole(
-    store: Store, export: str, spoil: Callable[..., None]
-) -> None:
+def test_a_damaged_export_is_refused(store: Store, export: str, spoil: Callable[..., None]) -> None:
     plain = json.loads(export)
     spoil(plain)
     with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
@@ -237,7 +235,7 @@ def _in_the_documents(old: str, new: str) -> Callable[[str], str]:
         lambda text: text.replace('"size": 3050', '"size": -1'),
     ],
 )
-def test_spoilt_documents_are_refused(
+def test_damaged_documents_are_refused(
     store: Store, export: str, spoil: Callable[[str], str]
 ) -> None:
     assert spoil(export) != export

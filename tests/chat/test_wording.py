@@ -139,7 +139,7 @@ def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
         ("First word", "after 3.2 s"),
         ("Phases", "prepare text, score 2.0 s"),
         ("Answer", "61 tokens in 2.0 s, 30 a second"),
-        ("Guessed", "60 tokens, 75% correct (4.5 per step)"),
+        ("Speculated", "60 tokens, 75% correct (4.5 per step)"),
         ("Certainty", "mean token probability 93%"),
         ("Memory", "peak 1 GB"),
         ("Why", "A sparse read is expected to take 3.2 s, a full read 41 s."),
@@ -170,13 +170,13 @@ def test_a_failure_of_sparse_reading_is_the_reason() -> None:
 )
 def test_a_speed_gain_is_shown_only_if_there_was_one(plain_rate: float, faster: str) -> None:
     rows = dict(reading_details(replace(STATISTICS, plain_rate=plain_rate, **PROPOSED)))
-    assert rows["Guessed"] == f"60 tokens, 75% correct (4.5 per step){faster}"
+    assert rows["Speculated"] == f"60 tokens, 75% correct (4.5 per step){faster}"
 
 
 def test_activities_are_named_in_plain_words() -> None:
     state = TurnProgress(0.2)
-    assert activity(None, state) == "Getting ready"
-    assert activity(Phase.SCORE, state) == "Looking for what matters"
+    assert activity(None, state) == "Preparing"
+    assert activity(Phase.SCORE, state) == "Scoring the text"
     assert activity(Phase.PREFILL, state) == "Reading"
     state.statistics = replace(STATISTICS, **FULL)
     assert activity(Phase.PREFILL, state) == "Reading everything"

@@ -48,7 +48,7 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.wait_until(lambda screen: "▣ gpl-3.0.txt" not in screen)
     terminal.type('What is a "patent license"?')
     terminal.press("Enter")
-    terminal.wait_for("Looking for what matters", "scored", f"{size // 1000} KB")
+    terminal.wait_for("Scoring the text", "scored", f"{size // 1000} KB")
     terminal.press("Escape")
     terminal.wait_for("■ stopped before the first word", seconds=PATIENCE)
     terminal.press("C-r")

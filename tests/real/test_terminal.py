@@ -39,7 +39,7 @@ def test_a_document_is_asked_about_twice_and_after_a_restart(smollm2: Path, tmp_
         terminal.wait_for("next: SPARSE 20%")
         terminal.type("What is the GPL?")
         terminal.press("Enter")
-        terminal.wait_for("Looking for what matters", "scored", seconds=PATIENCE)
+        terminal.wait_for("Scoring the text", "scored", seconds=PATIENCE)
         terminal.wait_for("▸ Read 2", "free software", "⏎ send", seconds=PATIENCE)
         terminal.type("What does it say about source code?")
         terminal.press("Enter")

@@ -145,7 +145,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
-        await until_shown(pilot, "▶ Looking for what matters", "scored 50%", "first word in")
+        await until_shown(pilot, "▶ Scoring the text", "scored 50%", "first word in")
         engine.advance_to(lambda event: isinstance(event, ImportanceMap) and event.observed == 2)
         await until_shown(pilot, "importance so far", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))

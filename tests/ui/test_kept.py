@@ -218,7 +218,7 @@ async def test_without_a_usable_folder_nothing_is_saved_and_there_is_one_convers
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
         await until_shown(pilot, "Conversations cannot be saved, because", "specchat · not saved")
         await pilot.press("ctrl+o")
-        await until_shown(pilot, "Nothing is saved here.")
+        await until_shown(pilot, "Conversations are not being saved.")
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "Yes.", "▸ Read")
         await pilot.press("ctrl+n")

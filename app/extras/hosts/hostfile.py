@@ -63,7 +63,7 @@ def read_keys(path: Path) -> dict[str, str]:
     if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in used):
         raise UserError(
             f"The keys of other machines in '{path}' cannot be read",
-            "delete that file, and type the line of each `specchat worker` again",
+            "delete that file, and enter each worker's connection line again",
         )
     return found
 

@@ -146,7 +146,7 @@ class Conversations:
     def show_list(self) -> None:
         if not self._repository.readable:
             opening = self._repository.opening
-            self._view.say(OPENING if opening else "Nothing is saved here.")
+            self._view.say(OPENING if opening else "Conversations are not being saved.")
             return
         from app.ui.conversations.screen import ConversationsScreen
 

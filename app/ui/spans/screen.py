@@ -252,7 +252,7 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
         Binding(
             "o,ctrl+o", "open_original", "Open the file", id="spans.open",
-            tooltip="Open the file in its own program, at the page if that takes one",
+            tooltip="Open the file in its own program, at the cited page if it can",
         ),
         Binding("d", "documents", "Documents", id="spans.documents", tooltip="Choose a document"),
         Binding(

@@ -26,7 +26,7 @@ from app.util.sanitize import sanitize_line
 
 
 class CitationsView(HangingLines):
-    """`▸ 3 citations · 1 sentence without a passage`, what could not be read of the documents, and
+    """`▸ 3 citations · 1 sentence without a source`, what could not be read of the documents, and
     the footnotes once it is unfolded. Hidden if there is nothing to say."""
 
     @dataclass
@@ -92,7 +92,7 @@ class CitationsScreen(ModalScreen[Footnote | None]):
         Binding("enter", "choose", "Show", id="citations.show", tooltip="Show the passage"),
         Binding(
             "ctrl+o", "open_original", "Open the file", id="citations.open",
-            tooltip="Open the file in its own program, at the page if that takes one",
+            tooltip="Open the file in its own program, at the cited page if it can",
         ),
         Binding("escape", "dismiss", "Close", id="citations.close", tooltip="Close"),
     ]  # fmt: skip

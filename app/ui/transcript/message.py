@@ -59,7 +59,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+a", "run('again')", "Again", id="message.again",
-            tooltip="Ask again in the same way",
+            tooltip="Regenerate with the same settings",
         ),
         Binding(
             "ctrl+r", "run('full')", "Again in full", id="message.full",

@@ -94,7 +94,7 @@ def test_damaged_keys_are_one_sentence(home: Path, damage: str) -> None:
     path = config_path() / KEYS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(damage.encode("latin-1"))
-    with pytest.raises(UserError, match="cannot be read: delete that file, and type the line of"):
+    with pytest.raises(UserError, match="cannot be read: delete that file, and enter each"):
         requested_hosts("10.0.0.2")
 
 

@@ -48,7 +48,7 @@ async def test_an_answer_has_numbers_and_a_line_that_unfolds() -> None:
         app = pilot.app
         assert isinstance(app, SpecchatApp)
         await until_shown(pilot, "The fox jumps.¹ Nothing else moves.", "That is all.²")
-        await until_shown(pilot, "▸ 2 citations · 1 sentence without a passage")
+        await until_shown(pilot, "▸ 2 citations · 1 sentence without a source")
         await pilot.click("CitationsView")
         await until_shown(pilot, "[1] paste-1.txt, line 1,001:", "[2] paste-1.txt, line 1:")
         await pilot.click("CitationsView", offset=(8, 1))
