@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -24,16 +23,12 @@ from textual.color import Color
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
 from textual.filter import ANSIToTruecolor, DimFilter
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.errors import UserError
 from app.estimate.plan import describe
-from app.extras import SERVE
-from app.protocol.commands import Ask, CalibrateCosts, Close
-from app.protocol.engine import LocalServer
-from app.protocol.events import Event
+from app.protocol.commands import CalibrateCosts, Close
 from app.settings.definitions import Setting, find
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
@@ -44,6 +39,7 @@ from app.ui.ending import SIGNAL_EXIT_BASE, EndingSignals
 from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
 from app.ui.originals import OpenOriginal, ShowsMessages, open_original
+from app.ui.serving import Answered, Serving
 from app.ui.settings.live import LiveSettings
 from app.ui.start import Start
 from app.ui.terminal import (
@@ -73,15 +69,6 @@ RESTART_DELAY = 0.25
 """Seconds to wait for the store, whose drafts are saved before a restart."""
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
-_log = logging.getLogger(__name__)
-
-
-class Answered(Message):
-    """A request of another program has been answered."""
-
-    def __init__(self, ask: Ask, events: Sequence[Event]) -> None:
-        super().__init__()
-        self.ask, self.events = ask, events
 
 
 class SpecchatApp(App[None]):
@@ -141,7 +128,7 @@ class SpecchatApp(App[None]):
             self.register_theme(theme)
         if self.no_color:
             self._filters = [ColoursToAttributes(self._shades)]
-        self._start, self._engine, self._server = start, start.engine, start.server
+        self._start, self._engine = start, start.engine
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
@@ -158,8 +145,7 @@ class SpecchatApp(App[None]):
             self.chat.notice.show,
         )
         self.settings.set_background(background_is_dark())
-        if start.server is not None:
-            start.server.report_answers(self._request_answered)
+        self._serving = Serving(self, start, self.chat)
         self._models: ModelsController | None = None
 
     def get_default_screen(self) -> Screen[None]:
@@ -210,8 +196,7 @@ class SpecchatApp(App[None]):
             self._save_everything()
 
     def _save_everything(self) -> None:
-        if self._server is not None:
-            self._server.stop()
+        self._serving.stop()
         self._close_engine()
         if self._models is not None:
             self._models.jobs.close()
@@ -413,34 +398,11 @@ class SpecchatApp(App[None]):
             )
 
     def action_serve(self) -> None:
-        if self._server is None:
-            self.chat.notice.show(str(SERVE.missing))
-        else:
-            start_task(self, partial(self._switch_server, self._server), "server", exclusive=True)
-
-    async def _switch_server(self, server: LocalServer) -> None:
-        try:
-            message = await asyncio.to_thread(server.switch)
-        except UserError as error:
-            message = str(error)
-        self.chat.notice.show(message)
-
-    def _request_answered(self, ask: Ask, events: Sequence[Event]) -> None:
-        self.post_message(Answered(ask, events))
+        self._serving.switch()
 
     @on(Answered)
     def _save_request(self, event: Answered) -> None:
-        if self.settings.values.storage.save_requests and self.chat.open_chats.repository.writable:
-            start_task(self, lambda: self._save(event))
-
-    async def _save(self, request: Answered) -> None:
-        try:
-            await self.chat.open_chats.repository.save_request(request.ask, request.events)
-        except Exception as error:  # a bad request must not end the app
-            _log.warning("A request could not be saved", exc_info=error)
-            why = error if isinstance(error, UserError) else "See specchat.log."
-            self.chat.notice.show(f"A request of another program was not saved: {why}")
-        self.chat.widgets.sidebar.update_list(self.chat.open_chats.shown.id)
+        self._serving.save(event)
 
     def action_real_model(self) -> None:
         start_task(self, lambda: self.chat.real_model.fetch(self.models.jobs, self.models.cache))
