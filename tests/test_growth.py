@@ -50,6 +50,8 @@ from app.util.words import stems
 QUICK, SLOW = (0.005, 1 << 16), (0.15, 1 << 20)
 """Processor seconds that can be compared, and the length of a text with which a function that takes
 less is let pass."""
+EVERY = 5
+"""Of this many pieces, one is tried with each function."""
 MAX_RATIO, DOUBLINGS, TRIES = 3.0, 3, 4
 NUMBERS = itertools.count()
 PIECES = (
@@ -209,14 +211,13 @@ def grows_by_the_square(
 
 @pytest.mark.parametrize("limits", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
 def test_no_function_is_worse_than_linear(limits: tuple[float, int]) -> None:
-    step = 2 if limits is QUICK else 5
     slow = {
         name: pieces
         for number, (name, function) in enumerate(FUNCTIONS.items())
         if (
             pieces := [
                 each
-                for each in PIECES[number % step :: step]
+                for each in PIECES[number % EVERY :: EVERY]
                 if grows_by_the_square(function, each, *limits)
             ]
         )

@@ -230,6 +230,7 @@ def kill(
     return phases, torn
 
 
+@pytest.mark.slow
 def test_killed_while_it_streams_and_saves(tmp_path: Path, session: EngineSession) -> None:
     kill(tmp_path, session, FEW)
 

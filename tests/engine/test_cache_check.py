@@ -240,6 +240,7 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
         assert later.generated_ids == fresh.generated_ids
 
 
+@pytest.mark.slow
 def test_a_windowed_draft_stays_in_sync(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

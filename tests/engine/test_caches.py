@@ -543,6 +543,7 @@ def test_windowed_layers_attend_only_to_their_window(
     assert all(keys < stored / 4 for keys, stored in recalled)
 
 
+@pytest.mark.slow
 def test_checkpoints_that_save_the_fewest_tokens_are_dropped() -> None:
     """The lasting ones and the last two stay; the others are spread evenly over what was read."""
     model = build("qwen3_5")

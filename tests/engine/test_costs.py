@@ -362,6 +362,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_RUNS", readings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_pair_is_timed_on_request(folders: dict[str, Path], tmp_path: Path) -> None:
     engine = MlxEngine(64, ScriptedProbe())

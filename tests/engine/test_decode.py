@@ -402,6 +402,7 @@ def test_a_looping_model_is_stopped_only_if_requested(
     assert free.text.startswith(finished.text)
 
 
+@pytest.mark.slow
 def test_a_loop_ends_for_others_only_while_others_wait(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

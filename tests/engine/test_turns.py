@@ -346,7 +346,7 @@ def states(prefix: PrefixCache) -> list[mx.array]:
 
 
 @pytest.mark.parametrize("name", architectures(*HYBRID))
-@pytest.mark.parametrize("end", ["done", "between steps", "within a step", "failed"])
+@pytest.mark.parametrize("end", ["done", *map(slow, ("between steps", "within a step")), "failed"])
 def test_recurrent_layers_return_to_their_states_however_reading_aside_ends(
     name: str,
     end: str,

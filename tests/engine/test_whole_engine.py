@@ -24,6 +24,7 @@ from app.protocol.stats import FinishReason
 from tests import tiny
 from tests.engine.driver import Driver, gates
 from tests.engine.witness import Witness
+from tests.tables import slow
 
 TOLERANCE, OF_FEW_BITS = 1e-3, 0.1
 """Tolerances for rows and logits. With 8-bit keys and values, a different rounding moves a value by
@@ -283,7 +284,7 @@ def converse(models: dict[str, Path], seeds: range, folder: Path) -> Counter[str
     return Counter(chats.done)
 
 
-@pytest.mark.parametrize("kind", [0, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [0, *map(slow, (2, 3))])
 def test_rows_and_tokens_equal_plain_attention_over_what_they_saw(
     kind: int, models: dict[str, Path], tmp_path: Path
 ) -> None:

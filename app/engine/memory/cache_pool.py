@@ -164,7 +164,6 @@ class CachePool:
         """The cache of the conversation of `ask`, from memory or disk, with as much of `prompt` as
         any other conversation has read; and what cannot be shared, if anything. Raises
         TurnCancelled."""
-        self.scored.pop(ask.conversation, None)
         cache, refusal = self.get_or_restore(ask.conversation, clock, ask.on_disk), None
         if (damage := cache.drop_damaged()) is not None:
             self._emit(EngineWarning(damage, ask.conversation))
@@ -175,7 +174,9 @@ class CachePool:
         return cache, refusal
 
     def keep_scores(self, conversation: str | None, cache: ConversationCache) -> None:
-        """After a turn, so that another keep can be selected from its scores."""
+        """Keep the scores of the conversation's last turn, from which another keep can be
+        selected."""
+        self.scored.pop(conversation, None)
         if cache.scored is not None:
             self.scored[conversation] = cache.scored
         while len(self.scored) > MAX_CONVERSATIONS:

@@ -117,6 +117,7 @@ def check_answer(driver: Driver, expected: Finished) -> None:
     assert written(driver.events) == expected.text
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_and_the_answer_goes_on(
     driver: Driver, hosts: Hosts, folder: Path
 ) -> None:

@@ -143,6 +143,7 @@ def test_answers_of_a_sharded_hybrid_are_the_same_with_speculation(
     spread.close()
 
 
+@pytest.mark.slow
 def test_a_sharded_hybrid_reads_again_and_does_not_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

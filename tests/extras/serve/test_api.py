@@ -511,6 +511,7 @@ def test_a_client_that_goes_before_its_stream_begins_gives_its_place_back() -> N
         until(lambda: http.get("/health").json()["waiting"] == 0)
 
 
+@pytest.mark.slow
 def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:
     engine = FakeEngine(Story(answer=ANSWER), stepping=True)
     found: list[int] = []
