@@ -1,4 +1,7 @@
-"""Completions for bash, zsh and fish."""
+"""Completions for bash, zsh and fish.
+
+shtab is no replacement: in zsh and fish it completes only commands after `specchat`, not files.
+"""
 
 from __future__ import annotations
 
@@ -88,8 +91,12 @@ def _zsh_function(command: Command) -> str:
     offered = "\n            ".join(
         _quoted(f"{each.name}:{each.help}") for each in command.commands
     )
-    files = "\n        _files" * any(each.is_path for each in command.arguments)
-    cases = "\n            ".join(f"{each.name}) {_zsh_name(each)} ;;" for each in command.commands)
+    rest = [f"{each.name}) {_zsh_name(each)} ;;" for each in command.commands]
+    files = ""
+    if any(each.is_path for each in command.arguments):
+        files = "\n        _files"
+        rest.append("*) _files ;;")
+    cases = "\n            ".join(rest)
     return f"""{_zsh_name(command)}() {{
     local context state state_descr line
     typeset -A opt_args

@@ -1,4 +1,8 @@
-"""The man page, in the macros of man(7)."""
+"""The man page, in the macros of man(7).
+
+argparse-manpage is no replacement: it joins the two lines of the usage, dates the page with the day
+of the build, and prints the usage of each command instead of a synopsis.
+"""
 
 from __future__ import annotations
 

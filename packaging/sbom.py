@@ -3,7 +3,8 @@
     python packaging/sbom.py > specchat.cdx.json
 
 Packages that only the work on specchat needs have the scope "excluded". The same lock always gives
-the same text.
+the same text. cyclonedx-bom is no replacement: from a lock file it can derive neither scopes nor
+dependencies.
 """
 
 from __future__ import annotations

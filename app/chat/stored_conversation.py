@@ -13,7 +13,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import (
@@ -74,7 +73,7 @@ class StoredTurn:
             reply,
             models,
         )
-        self._end: partial[Future[None]] | None = None
+        self._end: records.ReplyEnd | None = None
 
     @property
     def problem(self) -> StoreError | None:
@@ -95,8 +94,7 @@ class StoredTurn:
             case Failed() if self.turn.state is not TurnState.FAILED:
                 self._record_end()
             case Failed():
-                failed = records.State.FAILED
-                self._end = partial(self._reply.end, failed, failure=event.failure)
+                self._end = records.ReplyEnd(records.State.FAILED, failure=event.failure)
                 self.save()
 
     def _record_end(self) -> None:
@@ -107,8 +105,8 @@ class StoredTurn:
         stats, read_map = self._record(turn.statistics)
         truncated = repeated or turn.ended is FinishReason.LENGTH
         citations = turn.citations and turn.citations.renumbered(dict(enumerate(self._message_ids)))
-        self._end = partial(
-            self._reply.end, state, stats, read_map, truncated=truncated, citations=citations
+        self._end = records.ReplyEnd(
+            state, stats, read_map, truncated=truncated, citations=citations
         )
         self.save()
 
@@ -116,7 +114,7 @@ class StoredTurn:
         """Save the end, again if that failed before."""
         if self._end is not None:
             completes = self.turn.retry_of is None or not self.turn.retry_of.in_context
-            self.saved = self._end(revert_to=None if completes else self._revert_to)
+            self.saved = self._reply.end(self._end, None if completes else self._revert_to)
 
     def wait(self) -> None:
         """Wait until the end, if there was one, is on the disk. Raises StoreError."""

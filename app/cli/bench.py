@@ -74,21 +74,21 @@ def run(options: argparse.Namespace) -> int:
 
 def ask(
     session: EngineSession, text: str, question: str, mode: Mode, keep: float, sampling: Sampling
-) -> Finished:
-    """Ask one question about `text` as turn 0; return how it ended. Raises EngineError."""
+) -> tuple[str, Statistics]:
+    """Ask one question about `text` as turn 0; return the answer. Raises EngineError."""
     asked = Question(question, (Document("text.txt", text),), mode, keep)
     _, command = Conversation(sampling).start_turn(asked, number=0)
     *_, event = session.run(command)
     if isinstance(event, Failed):
         raise EngineError(event.failure)
     assert isinstance(event, Finished)
-    return event
+    assert event.statistics is not None, "a turn that was not cancelled ends with statistics"
+    return event.text, event.statistics
 
 
 def _turn(session: EngineSession, text: str, keep: float, mode: Mode) -> Statistics:
     sampling = Sampling(max_tokens=ANSWER_TOKENS, stop_repeats=False, ignore_eos=True)
-    statistics = ask(session, text, QUESTION, mode, keep, sampling).statistics
-    assert statistics is not None, "a turn that was not cancelled ends with statistics"
+    _, statistics = ask(session, text, QUESTION, mode, keep, sampling)
     return statistics
 
 

@@ -21,9 +21,8 @@ from app.cli.bench import ALONE, ask
 from app.cli.options import add_kv_bits, add_length, add_models, parse_keep, whole
 from app.cli.settings import requested_load, user_settings
 from app.cli.status import INTERRUPTED
-from app.cli.terminal import ProgressLine, cancel_on_sigint
+from app.cli.terminal import ProgressLine
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
-from app.protocol.stats import FinishReason
 from app.util.tables import TextTable
 
 ANSWER_TOKENS = 64
@@ -134,23 +133,16 @@ def run(options: argparse.Namespace) -> int:
     status. Raises UserError."""
     results: list[Comparison] = []
     total = options.n * len(KINDS)
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        session.cancel()
-
     with EngineSession(upkeep=ALONE) as session, ProgressLine() as line:
         # Measure what the model itself writes, even if it can only quote.
         load = requested_load(options, user_settings())
         session.load(replace(load, only_quotes=False))
-        with cancel_on_sigint(stop):
+        try:
             for result in _results(session, options):
-                if result is None or stopped:
-                    break
                 results.append(result)
                 line.show(f"{len(results)} of {total} questions")
+        except KeyboardInterrupt:
+            session.cancel()
     if options.json:
         sys.stdout.write(json.dumps([asdict(each) for each in results]) + "\n")
     elif results:
@@ -161,32 +153,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Comparison | None]:
-    """Yield a comparison for each task, or None if it was cancelled. The kinds alternate, so that
-    partial results cover all of them."""
+def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Comparison]:
+    """Yield a comparison for each task. The kinds alternate, so that partial results cover all of
+    them."""
     for number in range(options.n):
         for kind, make in KINDS.items():
             rng = Random(f"{options.seed} {kind} {number}")
             task = make(rng)
             text = document(task, options.length, rng)
-            answers = [
+            full, sparse = (
                 _answer(session, task, text, mode, options.keep)
                 for mode in (Mode.FULL, Mode.SPARSE)
-            ]
-            full, sparse = answers
-            yield None if full is None or sparse is None else Comparison(kind, full, sparse)
+            )
+            yield Comparison(kind, full, sparse)
 
 
-def _answer(
-    session: EngineSession, task: Task, text: str, mode: Mode, keep: float
-) -> Attempt | None:
-    """Ask once. Returns None if cancelled. Raises EngineError."""
+def _answer(session: EngineSession, task: Task, text: str, mode: Mode, keep: float) -> Attempt:
     sampling = Sampling(max_tokens=ANSWER_TOKENS)
-    ended = ask(session, text, task.question, mode, keep, sampling)
-    stats = ended.statistics
-    if ended.finish_reason is FinishReason.CANCELLED or stats is None:
-        return None
-    return Attempt(is_right(ended.text, task.expected), stats.read_fraction, stats.ttft)
+    answer, stats = ask(session, text, task.question, mode, keep, sampling)
+    return Attempt(is_right(answer, task.expected), stats.read_fraction, stats.ttft)
 
 
 def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:

@@ -26,7 +26,7 @@ from app.ingest.kinds import SUFFIXES, Kind, kind_of, refused_archive, suffix_of
 from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.markdown import visible
 from app.ingest.parts import ALL, Part, Ranges, numbers_in, ranges_text, runs
-from app.ingest.process import run_bounded
+from app.ingest.process import ProcessLimits, run_bounded
 from app.ingest.recognition import installed_recogniser
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
@@ -323,15 +323,17 @@ class _Worker:
         command = [sys.executable, "-I", "-S", script, *map(str, (self._memory, counts, first))]
         return run_bounded(
             [*command, json.dumps(asdict(request))],
-            max(request.seconds * _CLOCK_FACTOR, request.seconds + _SECONDS_TO_START),
-            request.max_bytes,
+            ProcessLimits(
+                max(request.seconds * _CLOCK_FACTOR, request.seconds + _SECONDS_TO_START),
+                request.max_bytes,
+                total_seconds=(request.total_seconds + _SECONDS_TO_START) * _CLOCK_FACTOR,
+                memory=self._memory,
+            ),
             self._budget,
+            self.progress,
             stdin=self._file,
-            environment={each: os.environ[each] for each in _VARIABLES if each in os.environ},
+            env={each: os.environ[each] for each in _VARIABLES if each in os.environ},
             pass_fds=(counts,),
-            progressed=self.progress,
-            total_seconds=(request.total_seconds + _SECONDS_TO_START) * _CLOCK_FACTOR,
-            memory=self._memory,
         )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.ingest.ignore import IgnoreRules
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.process import run_bounded
+from app.ingest.process import ProcessLimits, run_bounded
 
 _PASSED_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _SETTINGS = ("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null")
@@ -88,14 +88,12 @@ def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -
     command += ["--", inside or "."]
     with tempfile.TemporaryDirectory(prefix="specchat-") as ours:
         _make_empty_repository(Path(ours))
-        environment = _environment(Path(ours), top)
         status, listed = run_bounded(
             command,
-            limits.git_seconds,
-            _MAX_BYTES,
+            ProcessLimits(limits.git_seconds, _MAX_BYTES),
             budget,
-            folder=str(top),
-            environment=environment,
+            cwd=top,
+            env=_environment(Path(ours), top),
         )
     if status != 0:
         return None

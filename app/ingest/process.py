@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from app.ingest.limits import ReadBudget
 
 _POLL_SECONDS = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """`seconds` start again whenever the process makes progress; `total_seconds` do not. `output`
+    and `memory` are in bytes."""
+
+    seconds: float
+    output: int
+    total_seconds: float = math.inf
+    memory: int | None = None
+
+
 def run_bounded(
     command: Sequence[str],
-    seconds: float,
-    max_bytes: int,
+    limits: ProcessLimits,
     budget: ReadBudget,
-    *,
-    stdin: IO[bytes] | None = None,
-    folder: str | None = None,
-    environment: Mapping[str, str] | None = None,
-    pass_fds: Sequence[int] = (),
     progressed: Callable[[], bool] = lambda: False,
-    total_seconds: float = float("inf"),
-    memory: int | None = None,
+    **options: Any,
 ) -> tuple[int | None, bytes]:
-    """Run a program. Returns exit status and output. The status is None if it ran longer than
-    `seconds`, wrote more than `max_bytes`, took more than `memory` bytes, or could not be started.
-    `progressed` is called while it runs; if it returns True, `seconds` start again, but all
-    together are at most `total_seconds`. The process never outlives this call. Raises what
+    """Run a program with these options of `Popen`. Returns exit status and output. The status is
+    None if it exceeded a limit or could not be started. `progressed` is called while it runs, and
+    returns whether it made progress. The process never outlives this call. Raises what
     `budget.check` raises."""
+    options.setdefault("stdin", subprocess.DEVNULL)
     with tempfile.TemporaryFile() as output:
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL if stdin is None else stdin,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                env=environment,
-                pass_fds=pass_fds,
-            )
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, **options)
         except OSError:
             return None, b""
         stopped = False
         try:
-            left, end = seconds, time.monotonic() + total_seconds
+            left, end = limits.seconds, time.monotonic() + limits.total_seconds
             while process.poll() is None:
                 if progressed():
-                    left = seconds
+                    left = limits.seconds
                 budget.check()
                 left = min(left, end - time.monotonic())
-                too_long = left <= 0 or os.fstat(output.fileno()).st_size > max_bytes
-                if too_long or (memory is not None and _memory(process.pid) > memory):
+                too_long = left <= 0 or os.fstat(output.fileno()).st_size > limits.output
+                if too_long or (limits.memory is not None and _memory(process.pid) > limits.memory):
                     stopped = True
                     break
                 try:
@@ -66,8 +64,8 @@ def run_bounded(
             process.kill()
             process.wait()
         output.seek(0)
-        written = output.read(max_bytes + 1)
-        stopped = stopped or len(written) > max_bytes
+        written = output.read(limits.output + 1)
+        stopped = stopped or len(written) > limits.output
         return None if stopped else process.returncode, written
 
 

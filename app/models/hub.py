@@ -4,9 +4,12 @@ It sends three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
 files to signed addresses of a storage host. Error messages show only the status of a response.
 
-huggingface_hub's own functions are not used for these requests. They wait as long as the server
-asks (an hour in `http_get`), cannot be cancelled, send the token to whatever host the next page of
-a list names, and do not detect a body that arrives too slowly.
+huggingface_hub's own functions are not used for these requests. Its downloads start an interrupted
+file again from the first byte (a file of weights often has several gigabytes), publish files
+without checking digests, and wait as long as the server asks. Its lists send the token to whatever
+host the next page names. `tests/models/test_huggingface_hub.py` shows this. Neither can be
+cancelled, or detects a body that arrives too slowly; a process that can be killed would change only
+that.
 """
 
 from __future__ import annotations

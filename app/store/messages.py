@@ -11,7 +11,6 @@ from datetime import datetime
 from app.protocol.citations import Citations
 from app.protocol.options import Mode
 from app.protocol.prompt import Origin, Role
-from app.protocol.reasons import Failure
 from app.store.records import (
     AnswerStats,
     AttachmentRecord,
@@ -19,6 +18,7 @@ from app.store.records import (
     EarlierVersion,
     MessageRecord,
     ReadMap,
+    ReplyEnd,
     RetrievalRecord,
     State,
     StoreError,
@@ -239,21 +239,18 @@ def resume_reply(connection: sqlite3.Connection, id: int) -> None:
         raise _not_found()
 
 
-def end_reply(
-    connection: sqlite3.Connection,
-    id: int,
-    state: State,
-    failure: Failure | None,
-    truncated: bool,
-    citations: Citations | None,
-) -> None:
+def end_reply(connection: sqlite3.Connection, id: int, end: ReplyEnd) -> None:
     ended = connection.execute(
         "UPDATE messages SET state = ?, failure = ?, cut = ?, citations = ?"
         " WHERE id = ? AND state = 'partial'",
-        (state, pack_failure(failure), truncated, _pack_citations(citations), id),
+        (end.state, pack_failure(end.failure), end.truncated, _pack_citations(end.citations), id),
     )
     if not ended.rowcount:
         raise _not_found()
+    if end.stats is not None:
+        add_stats(connection, id, end.stats)
+    if end.read_map is not None:
+        add_read_map(connection, id, end.read_map)
 
 
 def add_stats(connection: sqlite3.Connection, message: int, stats: AnswerStats) -> None:

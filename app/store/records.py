@@ -154,6 +154,18 @@ def without_origins(message: MessageRecord) -> MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyEnd:
+    """How a reply ended, in the terms of `MessageRecord`."""
+
+    state: State
+    stats: AnswerStats | None = None
+    read_map: ReadMap | None = None
+    failure: Failure | None = None
+    truncated: bool = False
+    citations: Citations | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedMessages:
     """Messages that were deleted together, and the previous end of the conversation. Input of
     `Store.restore_messages`."""

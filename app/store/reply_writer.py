@@ -7,11 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 
-from app.protocol.citations import Citations
 from app.protocol.prompt import RetrievedPart
-from app.protocol.reasons import Failure
 from app.store import conversations, messages
 from app.store.database import Writer
 from app.store.records import (
@@ -19,6 +16,7 @@ from app.store.records import (
     AttachmentRecord,
     MessageRecord,
     ReadMap,
+    ReplyEnd,
     RetrievalRecord,
     State,
     StoreError,
@@ -57,7 +55,7 @@ class ReplyWriter:
         """Whether something is not committed yet."""
         self._closed = threading.Event()
         threading.Thread(target=self._flush, name="reply", daemon=True).start()
-        self._last_end = partial(self.end, State.STOPPED)
+        self._last_end: tuple[ReplyEnd, int | None] = ReplyEnd(State.STOPPED), None
 
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
         """Add generated text; `thinking` is the text between thinking tags."""
@@ -77,35 +75,19 @@ class ReplyWriter:
     def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
         """Save the complete answer, and wait until it is on disk. After a StoreError this may be
         called again."""
-        self.end(State.DONE, stats, read_map).result()
+        self.end(ReplyEnd(State.DONE, stats, read_map)).result()
 
-    def end(
-        self,
-        state: State,
-        stats: AnswerStats | None = None,
-        read_map: ReadMap | None = None,
-        failure: Failure | None = None,
-        revert_to: int | None = None,
-        truncated: bool = False,
-        citations: Citations | None = None,
-    ) -> Future[None]:
+    def end(self, end: ReplyEnd, revert_to: int | None = None) -> Future[None]:
         """Like `finish`, without waiting: the future is done once the end is on disk. If it raises
         a StoreError, `end` may be called again; `close` does so, too. With `revert_to`, the branch
-        that ends with that message becomes the current one again. `truncated` and `citations`:
-        see `records.MessageRecord`."""
+        that ends with that message becomes the current one again."""
         if self.ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = partial(
-            self.end, state, stats, read_map, failure, revert_to, truncated, citations
-        )
+        self._last_end = end, revert_to
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
-            messages.end_reply(connection, self.message, state, failure, truncated, citations)
-            if stats is not None:
-                messages.add_stats(connection, self.message, stats)
-            if read_map is not None:
-                messages.add_read_map(connection, self.message, read_map)
+            messages.end_reply(connection, self.message, end)
             if revert_to is not None:
                 conversation = messages.message(connection, revert_to).conversation
                 conversations.set_current(connection, conversation, revert_to)
@@ -130,7 +112,7 @@ class ReplyWriter:
         """Stop an unfinished reply, or retry saving its end. Called when the program ends."""
         try:
             if not self.ended:
-                self._last_end().result()
+                self.end(*self._last_end).result()
         finally:
             self._closed.set()
 

@@ -19,7 +19,7 @@ from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from app.store import importing
 from app.store.importing import from_json
-from app.store.records import AttachmentRecord, ReadMap, State, StoreError
+from app.store.records import AttachmentRecord, ReadMap, ReplyEnd, State, StoreError
 from app.store.store import Store
 from tests.store.samples import answer_stats, answered, attach
 from tests.tables import table
@@ -47,8 +47,9 @@ def rich(store: Store) -> int:
     store.edit(question.id, 'Odd </pre><script>alert(1)</script> "text" \x1b[31m \u202e 中文')
     again = store.begin_reply(question.id, Mode.SPARSE, 0.35)
     again.append("Sto", [5])
-    again.end(State.STOPPED).result()
-    store.begin_reply(question.id).end(State.FAILED, failure=Failure(FailureKind.NO_MODEL)).result()
+    again.end(ReplyEnd(State.STOPPED)).result()
+    failed = ReplyEnd(State.FAILED, failure=Failure(FailureKind.NO_MODEL))
+    store.begin_reply(question.id).end(failed).result()
     store.set_branch(answer.id)
     more = [attach(store), attach(store, "ä" * 1_000_001, "second.txt")]
     follow_up = store.add_message(conversation, Role.USER, "And this?", more)

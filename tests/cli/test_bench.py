@@ -10,7 +10,7 @@ import pytest
 
 from app.chat.engine_session import EngineSession
 from app.chat.sample import first_half, sample
-from app.cli import bench, demo, models
+from app.cli import bench, demo, evaluate, models
 from app.cli.evaluate import KINDS, document, is_right
 from app.cli.main import run
 from app.protocol.options import Mode
@@ -75,6 +75,27 @@ def test_eval_asks_every_kind_sparsely_and_in_full(capsys: pytest.CaptureFixture
         "word",
     ]
     assert [line.split()[:2] for line in table[1:4]] == [[kind, "1"] for kind in KINDS]
+
+
+def test_eval_that_is_interrupted_prints_what_it_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Mode] = []
+
+    def answer(
+        session: EngineSession, text: str, question: str, mode: Mode, *_: object
+    ) -> tuple[str, Statistics]:
+        asked.append(mode)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return "", statistics(Reading.SPARSE, 1.5)
+
+    monkeypatch.setattr(evaluate, "ask", answer)
+    assert run(["eval", "--length", "512", "--n", "1"]) == 130
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[:2] == ["needle", "1"]
+    assert "quotation" not in out
+    assert err == "Stopped after 1 of 3 questions.\n"
 
 
 @table("kind", KINDS)

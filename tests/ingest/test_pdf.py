@@ -18,7 +18,7 @@ import pytest
 
 from app.ingest import document_worker
 from app.ingest.limits import ReadBudget, ReadLimits
-from app.ingest.process import run_bounded
+from app.ingest.process import ProcessLimits, run_bounded
 from app.ingest.reader import read, read_outline
 from app.ingest.records import RECOGNISABLE, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
@@ -279,7 +279,7 @@ def test_pages_are_told_and_reading_them_can_be_cancelled(
 def test_memory_of_a_process_is_bounded_on_every_system() -> None:
     command = [sys.executable, "-c", "import time; x = b'x' * 100_000_000; time.sleep(30)"]
     start = time.monotonic()
-    done = run_bounded(command, 20, 10, ReadBudget(), memory=60_000_000)
+    done = run_bounded(command, ProcessLimits(20, 10, memory=60_000_000), ReadBudget())
     assert (done[0], time.monotonic() - start < 15) == (None, True)
 
 
@@ -295,9 +295,10 @@ def test_a_process_that_gets_on_has_its_time_again() -> None:
         return True
 
     command = [sys.executable, "-c", f"import os; os.read({read_end}, 1)"]
-    done = run_bounded(command, 0.01, 10, ReadBudget(), pass_fds=(read_end,), progressed=progressed)
+    limits = ProcessLimits(0.01, 10)
+    done = run_bounded(command, limits, ReadBudget(), progressed, pass_fds=(read_end,))
     assert done == (0, b"")
-    stopped = run_bounded(command, 0.01, 10, ReadBudget(), pass_fds=(read_end,))
+    stopped = run_bounded(command, limits, ReadBudget(), pass_fds=(read_end,))
     assert stopped == (None, b"")
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -248,8 +249,8 @@ def _server(hub: FakeHub, name: str) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             split = urlsplit(self.path)
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            bounds = (int(wanted[1]), int(wanted[2])) if wanted else None
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            bounds = (int(wanted[1]), int(wanted[2] or sys.maxsize)) if wanted else None
             auth = self.headers.get("Authorization")
             asked = Asked(name, split.path, bounds, auth, time.monotonic())
             hub.note(asked)

@@ -136,3 +136,12 @@ def test_zsh_takes_the_script(top: commands.Command, tmp_path: Path, stored: boo
     done = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=True)
     assert "*:: :->rest" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_offers_files_after_a_file() -> None:
+    script = shell.SHARE / "zsh" / "site-functions" / "_specchat"
+    stubs = "_arguments() { state=rest; line=(report.pdf) }; _files() { print files }"
+    code = f"{stubs}; source {script}"
+    done = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "files\n"

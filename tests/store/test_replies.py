@@ -14,7 +14,7 @@ import pytest
 from app.protocol.prompt import Role
 from app.store import reply_writer
 from app.store.database import Writer
-from app.store.records import DamagedError, State, StoreError
+from app.store.records import DamagedError, ReplyEnd, State, StoreError
 from app.store.reply_writer import ReplyWriter
 from app.store.store import Store
 
@@ -142,11 +142,11 @@ def test_an_answer_that_was_continued_is_in_the_index_once(tmp_path: Path) -> No
     with Store(tmp_path) as store:
         reply = begin(store)
         reply.append("Apples", [1])
-        reply.end(State.STOPPED).result()
+        reply.end(ReplyEnd(State.STOPPED)).result()
         reply = store.continue_reply(reply.message, known_ids=True)
         assert not store.search("apples"), "not while it is written"
         reply.append(" and lions", [2])
-        reply.end(State.DONE).result()
+        reply.end(ReplyEnd(State.DONE)).result()
         assert [hit.message for hit in store.search("apples lions")] == [reply.message]
     with closing(sqlite3.connect(tmp_path / "conversations.db")) as checked:
         checked.execute(

@@ -19,7 +19,7 @@ import pytest
 
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart, Role
 from app.store import backup, document_index
-from app.store.records import DocumentHit, State
+from app.store.records import DocumentHit, ReplyEnd, State
 from app.store.recovery import Paths
 from app.store.store import Store
 from tests.store.conftest import DAY
@@ -99,7 +99,7 @@ def test_a_reply_is_found_once_it_has_ended(tmp_path: Path) -> None:
         reply = store.begin_reply(store.add_message(store.create().id, Role.USER, "x").id)
         reply.append("xylophone")
         assert store.search("xylophone") == ()
-        reply.end(State.STOPPED).result()
+        reply.end(ReplyEnd(State.STOPPED)).result()
         assert [hit.message for hit in store.search("xylophone")] == [reply.message]
 
 

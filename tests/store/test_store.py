@@ -21,6 +21,7 @@ from app.store.records import (
     DraftRecord,
     EarlierVersion,
     ReadMap,
+    ReplyEnd,
     State,
     StoreError,
     quantise,
@@ -183,7 +184,7 @@ def test_what_was_asked_in_a_conversation_another_process_deleted_went_into_the_
     write(lambda: store.add_message(conversation, Role.USER, "And when?"))
     write(lambda: store.edit(question.id, "Who does not?"))
     reply = store.begin_reply(question.id)
-    reply.end(State.STOPPED).result()
+    reply.end(ReplyEnd(State.STOPPED)).result()
     write(lambda: store.continue_reply(reply.message, False))
     write(lambda: store.begin_reply(question.id))
 
@@ -265,7 +266,7 @@ def test_a_reply_that_is_being_written_is_seen_as_partial(store: Store) -> None:
     assert store.message(reply.message).state is State.PARTIAL
     copy = store.duplicate(conversation).id
     assert store.branch(copy)[-1].state is State.STOPPED
-    reply.end(State.STOPPED, answer_stats(generated_tokens=1)).result()
+    reply.end(ReplyEnd(State.STOPPED, answer_stats(generated_tokens=1))).result()
     ended = store.message(reply.message)
     assert (ended.state, ended.text, ended.token_ids) == (State.STOPPED, "Half", (1,))
     assert ended.stats is not None
@@ -279,7 +280,7 @@ def test_a_reply_that_failed_keeps_why(store: Store) -> None:
     question = store.add_message(store.create().id, Role.USER, "x")
     reply = store.begin_reply(question.id)
     failure = too_long(900, "tiny", 500)
-    reply.end(State.FAILED, failure=failure).result()
+    reply.end(ReplyEnd(State.FAILED, failure=failure)).result()
     failed = store.message(reply.message)
     assert (failed.state, failed.failure) == (State.FAILED, failure)
 
@@ -562,7 +563,7 @@ def test_pins_and_cut_answers_are_kept_and_exported(store: Store) -> None:
     assert [a.pinned for a in store.message(asked.id).attachments] == [((1, 5),), ((0, 2), (3, 4))]
     reply = store.begin_reply(asked.id)
     reply.append("Half")
-    reply.end(State.DONE, truncated=True).result()
+    reply.end(ReplyEnd(State.DONE, truncated=True)).result()
     assert [message.truncated for message in store.branch(1)] == [False, True]
     copy = store.duplicate(1)
     question, answer = store.branch(copy.id)
