@@ -143,8 +143,9 @@ def probed(stalls: Path) -> int:
     from app.chat.model_pairs import resolve_pair
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
+    from app.ui.start import Start
 
-    app = SpecchatApp(MlxEngine(), resolve_pair(), folder=stalls.parent / "conversations")
+    app = SpecchatApp(Start(MlxEngine(), resolve_pair(), folder=stalls.parent / "conversations"))
     late: list[float] = []
 
     async def probe() -> None:
@@ -175,6 +176,7 @@ async def span_frames() -> list[float]:
     from app.ui.app import SpecchatApp
     from app.ui.spans.passages import Passage, ReadDocument, ReadKind
     from app.ui.spans.screen import SpansScreen
+    from app.ui.start import Start
 
     text, rng = _text(SHOWN).decode(errors="replace"), random.Random(0)
     cuts = sorted(rng.sample(range(1, len(text)), 2 * SPANS))
@@ -183,7 +185,7 @@ async def span_frames() -> list[float]:
         Passage(start, end, ReadKind.SELECTED if index % 2 else ReadKind.UNREAD)
         for index, (start, end) in enumerate(zip([0, *cuts], ends, strict=True))
     )
-    app = SpecchatApp(_Idle(), Load("target", None))
+    app = SpecchatApp(Start(_Idle(), Load("target", None)))
     seconds = []
     async with app.run_test(size=(120, 36)) as pilot:
         screen = SpansScreen([ReadDocument(0, 0, "document", text, passages)], 0.2)

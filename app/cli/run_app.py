@@ -95,6 +95,7 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     from app.extras import SERVE
     from app.ui.app import SpecchatApp
     from app.ui.originals import SystemOpener
+    from app.ui.start import Start
     from app.ui.terminal import capture_stderr, system_clipboard
 
     gc.freeze()
@@ -108,25 +109,28 @@ def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor)
     if watched_by.restarted:  # in the conversation that was open
         news, attached, step = [AFTER_RESTART], (), RESTART_STEP
     engine = MlxEngine(step, load_spread=load_spread)
+    server = SERVE.open()(engine, lambda: settings.settings) if SERVE.is_installed else None
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
-            engine,
-            models,
-            settings=settings,
-            folder=data_path(),
-            snapshots=snapshots_path(),
-            costs=costs_path(),
-            startup_message=" ".join([*news, *problem]),
-            attached=attached,
-            supervised=lambda: watched_by.alive,
-            restart_status=RESTART,
-            clipboard=system_clipboard(),
-            show_welcome=models.names[0] == DEMO_MODEL,
-            library=_library,
-            server=SERVE.open()(engine, lambda: settings.settings) if SERVE.is_installed else None,
-            machines=machines(models.hosts),
-            watches=chosen.watch,
-            opener=SystemOpener(),
+            Start(
+                engine,
+                models,
+                settings=settings,
+                folder=data_path(),
+                snapshots=snapshots_path(),
+                costs=costs_path(),
+                startup_message=" ".join([*news, *problem]),
+                attached=attached,
+                supervised=lambda: watched_by.alive,
+                restart_status=RESTART,
+                clipboard=system_clipboard(),
+                show_welcome=models.names[0] == DEMO_MODEL,
+                library=_library,
+                server=server,
+                machines=machines(models.hosts),
+                watches=chosen.watch,
+                opener=SystemOpener(),
+            )
         )
         app.run()
     return app.return_code or 0

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
 import threading
-import time
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.console import RenderableType
@@ -23,40 +20,36 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.color import Color
-from textual.driver import Driver
 from textual.events import Event as TextualEvent
 from textual.events import Key, MouseDown, Paste, Resize
 from textual.filter import ANSIToTruecolor, DimFilter
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.errors import UserError
-from app.extras import SERVE
-from app.models.machines import Machines
-from app.protocol.commands import Ask, Close, Load
-from app.protocol.engine import Engine, LocalServer
-from app.protocol.events import Event
-from app.settings.definitions import Setting
-from app.settings.file import SettingsFile
+from app.estimate.plan import describe
+from app.protocol.commands import CalibrateCosts, Close
+from app.settings.definitions import Setting, find
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
 from app.ui.changes import Changes, Drawn
-from app.ui.chat.asking import TurnFinished
-from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
+from app.ui.chat.events import CostsMeasured, EngineLost
+from app.ui.chat.screen import ChatScreen, TurnFinished
 from app.ui.ending import SIGNAL_EXIT_BASE, EndingSignals
 from app.ui.framed_screen import SmallScreen, fits
 from app.ui.help import HasHelp
-from app.ui.originals import Opener, OpenOriginal, ShowsMessages, open_original
+from app.ui.originals import OpenOriginal, ShowsMessages, open_original
+from app.ui.serving import Answered, Serving
 from app.ui.settings.live import LiveSettings
+from app.ui.start import Start
 from app.ui.terminal import (
     ASK_BACKGROUND,
     NOT_COPIED,
-    Clipboard,
     Window,
     background_is_dark,
     copied_sentence,
     for_tmux,
+    paste_safe_driver,
 )
 from app.ui.terminal_input import BackgroundReported
 from app.ui.theme import FEW_COLOURS, ColoursToAttributes, ink_shades, our_themes
@@ -64,7 +57,6 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.models.library import Library
     from app.ui.models.jobs import Jobs
     from app.ui.models.screen import ModelsController
 
@@ -77,20 +69,11 @@ RESTART_DELAY = 0.25
 """Seconds to wait for the store, whose drafts are saved before a restart."""
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
-_log = logging.getLogger(__name__)
-
-
-class Answered(Message):
-    """A request of another program has been answered."""
-
-    def __init__(self, ask: Ask, events: Sequence[Event]) -> None:
-        super().__init__()
-        self.ask, self.events = ask, events
 
 
 class SpecchatApp(App[None]):
-    """The Textual app. `SpecchatApp(engine, Load(target, draft)).run()` returns once the user has
-    quit."""
+    """The Textual app. `SpecchatApp(Start(engine, Load(target, draft))).run()` returns once the
+    user has quit."""
 
     TITLE = "specchat"
     ENABLE_COMMAND_PALETTE = False
@@ -139,75 +122,30 @@ class SpecchatApp(App[None]):
         ),
     ]  # fmt: skip
 
-    def __init__(
-        self,
-        engine: Engine,
-        load: Load,
-        *,
-        settings: SettingsFile | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        folder: Path | None = None,
-        snapshots: Path | None = None,
-        costs: Path | None = None,
-        startup_message: str = "",
-        attached: Sequence[str] = (),
-        supervised: Callable[[], bool] = lambda: True,
-        restart_status: int | None = None,
-        clipboard: Clipboard | None = None,
-        show_welcome: bool = False,
-        library: Callable[[], Library] | None = None,
-        server: LocalServer | None = None,
-        machines: Machines | None = None,
-        watches: bool = False,
-        opener: Opener | None = None,
-    ) -> None:
-        """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
-        `startup_message` is shown first. The files and folders `attached` go to a new conversation.
-        The app exits once `supervised` returns False, because
-        no parent process would restore the terminal. With `restart_status` it has a parent that
-        starts it again after that exit status. With `show_welcome` the first start explains
-        the app and has a sample to ask about. A `server` answers other programs once the user
-        starts it. `machines` are those that a target may be spread over. `watches`: see
-        ChatScreen. `opener` opens the files that documents were read from."""
+    def __init__(self, start: Start) -> None:
         super().__init__(driver_class=paste_safe_driver())
         for theme in our_themes():
             self.register_theme(theme)
         if self.no_color:
             self._filters = [ColoursToAttributes(self._shades)]
-        settings_file = settings or SettingsFile()
-        self._engine = engine
-        self._engine_clock = clock
+        self._start, self._engine = start, start.engine
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
         self._drawn = Drawn()
         self._ending: EndingSignals | None = None
         self._is_saving, self._shutdown_lock = threading.Event(), threading.Lock()
-        self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
-        self.chat = ChatScreen(
-            engine,
-            load,
-            settings_file,
-            clock,
-            folder=folder,
-            snapshots=snapshots,
-            costs=costs,
-            startup_message=startup_message,
-            attached=attached,
-            server=server,
-            shows_welcome=show_welcome and settings_file.is_new,
-            watches=watches,
-        )
-        self._system_clipboard = self.chat.composer.box.clipboard = clipboard
+        self.chat = ChatScreen(start)
+        self.chat.composer.box.clipboard = start.clipboard
         self.settings = LiveSettings(
-            self, settings_file, self.chat.apply_settings, self.chat.notice.show
+            self,
+            start.settings,
+            self.chat.conversations.apply_settings,
+            self.chat.notice.show,
         )
         self.settings.set_background(background_is_dark())
-        self._library, self._server, self._machines = library, server, machines
-        self._opener = opener
-        if server is not None:
-            server.report_answers(self._request_answered)
+        self._serving = Serving(self, start, self.chat)
         self._models: ModelsController | None = None
 
     def get_default_screen(self) -> Screen[None]:
@@ -215,7 +153,7 @@ class SpecchatApp(App[None]):
 
     def on_mount(self) -> None:
         self.set_interval(SUPERVISOR_CHECK_SECONDS, self._exit_if_orphaned)
-        self.watch(self.chat, "sub_title", lambda title: self.window.show_title(title or ""))
+        self.watch(self.chat.widgets.header, "title", self.window.show_title)
         few = self.console.color_system == "standard" and not self.no_color
         if few and not self.is_headless:
             self._use_few_colours()
@@ -258,8 +196,7 @@ class SpecchatApp(App[None]):
             self._save_everything()
 
     def _save_everything(self) -> None:
-        if self._server is not None:
-            self._server.stop()
+        self._serving.stop()
         self._close_engine()
         if self._models is not None:
             self._models.jobs.close()
@@ -293,7 +230,7 @@ class SpecchatApp(App[None]):
 
     def _confirms_quit(self, key: str, window: float) -> bool:
         """Whether the same key was pressed just before, at most `window` seconds ago."""
-        now, before = self._engine_clock(), self._quit_asked
+        now, before = self._start.clock(), self._quit_asked
         self._quit_asked = key, now
         return before is not None and before[0] == key and now - before[1] <= window
 
@@ -341,7 +278,7 @@ class SpecchatApp(App[None]):
         self.exit(return_code=status)
 
     def _exit_if_orphaned(self) -> None:
-        if not self._supervised():
+        if not self._start.supervised():
             self._quit(1)
 
     def _on_signal(self, status: int) -> None:
@@ -369,8 +306,8 @@ class SpecchatApp(App[None]):
         if os.environ.get("TMUX"):
             data = b64encode(text.encode(errors="replace")).decode()
             self._write(for_tmux(f"\x1b]52;c;{data}\x07"))
-        if self._system_clipboard is not None:
-            written = self._system_clipboard.write(text)
+        if self._start.clipboard is not None:
+            written = self._start.clipboard.write(text)
             start_task(self, lambda: self._tell_failure(written))
 
     async def _tell_failure(self, written: Future[bool] | None) -> None:
@@ -379,7 +316,7 @@ class SpecchatApp(App[None]):
 
     @property
     def reaches_clipboard(self) -> bool:
-        return self._system_clipboard is not None or self.is_headless
+        return self._start.clipboard is not None or self.is_headless
 
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 
@@ -419,16 +356,10 @@ class SpecchatApp(App[None]):
             chat = self.chat
             self._models = ModelsController(
                 self,
-                repository=chat.repository,
-                settings=self.settings,
-                pair_status=chat.loader.pair_status,
-                load_pair=chat.loader.load_pair,
-                memory=lambda: chat.header.memory,
-                measure=self._engine.send,
-                keep=lambda: chat.next_mode.keep,
-                show_message=chat.notice.show,
-                library=self._library,
-                machines=self._machines,
+                self._start,
+                chat.open_chats.repository,
+                chat.loader.pair_status,
+                memory=lambda: chat.widgets.header.memory,
             )
         return self._models
 
@@ -444,22 +375,22 @@ class SpecchatApp(App[None]):
     @on(OpenOriginal)
     def _open_original(self, event: OpenOriginal) -> None:
         async def task() -> None:
-            self._show(await open_original(self._opener, event))
+            self._show(await open_original(self._start.opener, event))
 
         start_task(self, task)
 
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:
-        self.models.on_costs_measured(event.costs)
+        self._show_result(describe(event.costs, self.chat.view.next_mode.keep))
 
     @on(EngineLost)
     def _restart(self, event: EngineLost) -> None:
         """Start again in a new process, unless this one has something that is not saved."""
-        repository = self.chat.repository
+        repository = self.chat.open_chats.repository
         if repository.opening:
             self.set_timer(RESTART_DELAY, lambda: self._restart(event))
-        elif self._restart_status is not None and repository.writable:
-            self._quit(self._restart_status)
+        elif self._start.restart_status is not None and repository.writable:
+            self._quit(self._start.restart_status)
         else:
             self.chat.notice.show(
                 f"{event.problem}. Conversations are not saved here: copy what you need, quit with"
@@ -467,34 +398,11 @@ class SpecchatApp(App[None]):
             )
 
     def action_serve(self) -> None:
-        if self._server is None:
-            self.chat.notice.show(str(SERVE.missing))
-        else:
-            start_task(self, partial(self._switch_server, self._server), "server", exclusive=True)
-
-    async def _switch_server(self, server: LocalServer) -> None:
-        try:
-            message = await asyncio.to_thread(server.switch)
-        except UserError as error:
-            message = str(error)
-        self.chat.notice.show(message)
-
-    def _request_answered(self, ask: Ask, events: Sequence[Event]) -> None:
-        self.post_message(Answered(ask, events))
+        self._serving.switch()
 
     @on(Answered)
     def _save_request(self, event: Answered) -> None:
-        if self.settings.values.storage.save_requests and self.chat.repository.writable:
-            start_task(self, lambda: self._save(event))
-
-    async def _save(self, request: Answered) -> None:
-        try:
-            await self.chat.repository.save_request(request.ask, request.events)
-        except Exception as error:  # a bad request must not end the app
-            _log.warning("A request could not be saved", exc_info=error)
-            why = error if isinstance(error, UserError) else "See specchat.log."
-            self.chat.notice.show(f"A request of another program was not saved: {why}")
-        self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
+        self._serving.save(event)
 
     def action_real_model(self) -> None:
         start_task(self, lambda: self.chat.real_model.fetch(self.models.jobs, self.models.cache))
@@ -507,19 +415,39 @@ class SpecchatApp(App[None]):
         elif not self.screen.is_modal:
             self.models.show()
 
+    def on_models_controller_chosen(self, event: ModelsController.Chosen) -> None:
+        choice, machines = event.choice, self._start.machines
+        if choice.as_default:
+            try:
+                self.settings.change(find("models.target"), choice.target)
+                self.settings.change(find("models.draft"), choice.draft or "")
+            except ValueError:
+                self.chat.notice.show(f"'{choice.target}' cannot be saved in the settings.")
+                return
+        hosts = machines.hosts if machines is not None and choice.across else None
+        load = partial(self.chat.loader.load_pair, choice.target, choice.draft)
+        start_task(self, lambda: load(self.models.cache, hosts))
+
+    def on_models_controller_measure(self) -> None:
+        self._engine.send(CalibrateCosts())
+
     def on_jobs_progressed(self) -> None:
         self.models.on_jobs_progressed()
 
     def on_jobs_ended(self, ended: Jobs.Ended) -> None:
-        self.models.on_job_ended(ended.job.message)
+        self._show_result(ended.job.message)
         self.chat.real_model.on_job_ended(ended.job)
+
+    def _show_result(self, sentence: str) -> None:
+        self.chat.notice.show(sentence)
+        self.models.show_result(sentence)
 
     def action_command_palette(self) -> None:
         from app.ui.palette import PaletteScreen, PaletteSources
 
         if self.screen.is_modal:
             return
-        chat, repository = self.chat, self.chat.repository
+        chat, repository = self.chat, self.chat.open_chats.repository
         in_chat = self.screen is chat  # only the chat opens conversations
 
         async def conversations() -> Sequence[ConversationRecord]:
@@ -528,7 +456,7 @@ class SpecchatApp(App[None]):
                     return await repository.read(lambda store: store.conversations())
             return ()
 
-        open_chat = chat.open_conversation
+        open_chat = chat.conversations.open
         sources = PaletteSources(self.settings, self.show_setting, conversations, open_chat)
         self.push_screen(PaletteScreen(sources))
 
@@ -553,12 +481,3 @@ class SpecchatApp(App[None]):
         if not self._closing_engine:
             self._closing_engine = True
             self._engine.send(Close())
-
-
-def paste_safe_driver() -> type[Driver] | None:
-    """Our driver where Textual would use `LinuxDriver`; None leaves the choice to Textual."""
-    if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
-        return None
-    from app.ui.terminal import PasteSafeDriver
-
-    return PasteSafeDriver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from textual.app import ComposeResult
@@ -17,8 +18,16 @@ from textual.widgets import Static
 from app.ui.filter_list import FilterList
 from app.ui.text import hanging_indent
 
-Section = tuple[str, type[DOMNode]]
-"""A heading, and the class whose bindings are listed below it."""
+
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """Bindings of a screen that have a section of their own in the help."""
+
+    BINDINGS: Sequence[BindingType]
+
+
+Section = tuple[str, type[DOMNode] | KeyGroup]
+"""A heading, and what has the bindings that are listed below it."""
 Row = tuple[str, str]
 """Keys, and what they do."""
 KEY_WIDTH, NARROW = 18, 44

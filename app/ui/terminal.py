@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from textual._parser import ParseError
+from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
@@ -186,6 +187,13 @@ class PasteSafeDriver(LinuxDriver):
     def _process(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self.process_message(message)
+
+
+def paste_safe_driver() -> type[Driver] | None:
+    """Our driver where Textual would use `LinuxDriver`; None leaves the choice to Textual."""
+    if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
+        return None
+    return PasteSafeDriver
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from app.protocol.events import CommandFailed, Event, ImportanceMap, PhaseProgre
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests.fakes import FakeEngine, LoadStory, Story
 
 
@@ -49,4 +50,5 @@ if __name__ == "__main__":
     fake = engine(sys.argv[1:])
     fake.start_thread(pace)
     folder = next((Path(word) for word in sys.argv[1:] if not word.startswith("--")), None)
-    SpecchatApp(fake, Load("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit"), folder=folder).run()
+    pair = Load("models/qwen3-8b-4bit", "models/qwen3-0.6b-4bit")
+    SpecchatApp(Start(fake, pair, folder=folder)).run()

@@ -25,6 +25,7 @@ from app.protocol.stats import Phase
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.keys import SafeInput
+from app.ui.start import Start
 from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS
@@ -47,7 +48,9 @@ class Shown:
         asked = len(self.engine.asks)
         await type_in(self.pilot, text)
         await self.pilot.press("enter")
-        await until(self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.busy)
+        await until(
+            self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.readiness.busy
+        )
 
 
 def case(number: int) -> str:
@@ -151,7 +154,7 @@ def prepare(surface: str, folder: Path) -> None:
 async def show(surface: str, folder: Path) -> None:
     prepare(surface, folder)
     engine = FakeEngine()
-    app = SpecchatApp(engine, Load("target", "draft"), folder=folder / "conversations")
+    app = SpecchatApp(Start(engine, Load("target", "draft"), folder=folder / "conversations"))
     async with app.run_test(headless=False, size=SIZE) as pilot:
         await until(pilot, lambda: not app.chat.open_chats.repository.opening)
         for number, text in enumerate(TEXTS):
@@ -167,7 +170,7 @@ async def show_models(folder: Path) -> None:
         if number % 2:
             refused = Failure(FailureKind.NO_SHARDING, {"model": name})
             story = replace(story, failure=CommandFailed(refused))
-        app = SpecchatApp(FakeEngine(load_story=story), Load(name, name))
+        app = SpecchatApp(Start(FakeEngine(load_story=story), Load(name, name)))
         async with app.run_test(headless=False, size=SIZE) as pilot:
             await until_shown(pilot, sanitize_line(case(number)))
         app.shutdown()

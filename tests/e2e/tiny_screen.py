@@ -18,6 +18,7 @@ from app.protocol.options import Sampling
 from app.settings.definitions import Answers, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests import tiny
 
 
@@ -34,4 +35,4 @@ if __name__ == "__main__":
     draft = tiny.save(folder / "draft", "qwen3", 1, max_position_embeddings=200_000)
     pair = Load(str(target), str(draft))
     settings = SettingsFile(settings=Seeded(answers=Answers(max_tokens=200, temperature=1.0)))
-    SpecchatApp(MlxEngine(), pair, settings=settings).run()
+    SpecchatApp(Start(MlxEngine(), pair, settings=settings)).run()

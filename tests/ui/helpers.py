@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from textual.events import Paste
 from textual.pilot import Pilot
@@ -20,6 +21,7 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import make_attachment
 from app.ui.chat.composer import ComposeBox
+from app.ui.start import Start
 from app.ui.terminal_input import PasteSafeParser
 from tests.fakes import FakeEngine
 from tests.patience import PATIENCE
@@ -31,9 +33,9 @@ DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 LONG = "".join(f"line {number}\n" for number in range(1, 300))
 
 
-def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> SpecchatApp:
+def app_with(engine: FakeEngine, settings: SettingsFile | None = None, **more: Any) -> SpecchatApp:
     load = Load("models/target-model", "models/draft-model")
-    return SpecchatApp(engine, load, settings=settings)
+    return SpecchatApp(Start(engine, load, settings or SettingsFile(), **more))
 
 
 @asynccontextmanager
@@ -104,7 +106,7 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await pilot.press("enter")
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
     if not engine.stepping:
-        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
 
 
 def repository(files: int = 30) -> list[Document]:
@@ -144,14 +146,16 @@ async def kept_app(
             Store(folder).close()  # the very first start is a slow one: it loads numpy
     load = Load("models/target-model", "models/draft-model")
     app = SpecchatApp(
-        engine or FakeEngine(),
-        load,
-        settings=settings,
-        folder=folder,
-        snapshots=folder / "snapshots",
-        attached=attached,
-        startup_message=startup_message,
-        restart_status=restart_status,
+        Start(
+            engine or FakeEngine(),
+            load,
+            settings=settings or SettingsFile(),
+            folder=folder,
+            snapshots=folder / "snapshots",
+            attached=attached,
+            startup_message=startup_message,
+            restart_status=restart_status,
+        )
     )
     try:
         async with app.run_test(size=size) as pilot:

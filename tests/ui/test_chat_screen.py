@@ -165,7 +165,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         assert "selected ·" not in screen_text(pilot)
         # The answer is there once and whole: streamed in small pieces and then set as a whole, and
         # nothing after that adds to it.
-        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.selected) >= 1)
         await until_gone(pilot, "Esc cancel")

@@ -59,7 +59,7 @@ async def noting(
     """The app, and the questions that would be asked: no engine gets them."""
     async with started(size=size) as pilot:
         questions: list[Question] = []
-        pilot.app.chat.ask = lambda chat, question, edits=None: questions.append(question)
+        pilot.app.chat.asking.ask = lambda chat, question, edits=None: questions.append(question)
         yield pilot, questions
 
 
@@ -85,7 +85,7 @@ async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
         assert message.text == "What is it?"
         assert [(each.name, each.text) for each in message.documents] == [("b.py", "pass\n")]
         # A path that is being typed is no question about the whole text.
-        await until(pilot, lambda: not pilot.app.chat.busy)
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)
         await pilot.press("@")
         await pilot.press(*"every")
         await until_shown(pilot, "every.txt")

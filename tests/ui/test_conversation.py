@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.protocol.events import Event, Finished, PhaseProgress, Token
+from app.protocol.events import Event, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import Phase
@@ -53,48 +53,17 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
         await until_shown(pilot, "Read all of")
 
 
-async def test_one_question_waits_and_a_second_is_refused() -> None:
-    engine = FakeEngine(stepping=True)
-    async with started(engine) as pilot:
-        await ask(pilot, engine, "First?")
-        await type_in(pilot, "Second?")
-        await pilot.press("enter")
-        await until_shown(pilot, "queued · Esc takes it back", "Second?")
-        await type_in(pilot, "Third?")
-        await pilot.press("enter")
-        await until_shown(pilot, "A question is already queued.", "Third?")
-        assert len(engine.asks) == 1
-        engine.advance_to(lambda event: isinstance(event, Finished))
-        await until(pilot, lambda: len(engine.asks) == 2, "the waiting question to be sent")
-        assert [m.text for m in engine.asks[1].messages][::2] == ["First?", "Second?"]
-        await until_gone(pilot, "queued · Esc takes it back")
-        # Escape says at once that a long step is being stopped.
-        await pilot.press("ctrl+u")
-        await until_shown(pilot, "Esc stop")
-        await pilot.press("escape")
-        await until_shown(pilot, "Stopping.")
-        assert engine.cancelled == [2]
-        engine.finish()
-        await until_shown(pilot, "stopped before the first word")
-        await until_gone(pilot, "Stopping.")
-
-
-async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -> None:
-    engine = FakeEngine(step_load=True)
+async def test_a_queued_question_is_shown_sent_and_taken_back() -> None:
+    engine = FakeEngine(step_load=True, stepping=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "loading the models")
         await type_in(pilot, "Early?")
         await pilot.press("enter")
-        await until_shown(pilot, "queued · Esc takes it back")
+        await until_shown(pilot, "queued · Esc takes it back", "Early?")
         assert engine.asks == []
         engine.finish()
-        await until(pilot, lambda: len(engine.asks) == 1)
-
-
-async def test_escape_takes_back_the_queued_question_and_then_stops() -> None:
-    engine = FakeEngine(stepping=True)
-    async with started(engine) as pilot:
-        await ask(pilot, engine, "First?")
+        await until(pilot, lambda: len(engine.asks) == 1, "the queued question")
+        await until_gone(pilot, "queued · Esc takes it back")
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "Second?")
         await pilot.press("enter")
@@ -105,8 +74,14 @@ async def test_escape_takes_back_the_queued_question_and_then_stops() -> None:
         await until_shown(pilot, "Paste 1")
         assert pilot.app.screen.query_one(ComposeBox).text == "Second?\nThird?"
         assert engine.cancelled == []
+        # Escape says at once that a long step is being stopped.
+        await until_shown(pilot, "Esc stop")
         await pilot.press("escape")
-        await until(pilot, lambda: engine.cancelled == [1])
+        await until_shown(pilot, "Stopping.")
+        assert engine.cancelled == [1]
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await until_gone(pilot, "Stopping.")
 
 
 async def test_a_stopped_answer_keeps_its_text() -> None:

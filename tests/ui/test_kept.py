@@ -14,7 +14,7 @@ from textual.widgets import Markdown
 
 from app.protocol.commands import CachePolicy, PruneSnapshots
 from app.protocol.events import Finished, GpuLost, Token
-from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
@@ -25,7 +25,6 @@ from app.ui.chat.composer import ComposeBox
 from app.ui.spans.screen import SpansScreen
 from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import ANSWER, FakeEngine, Story, pieces
-from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
     app_with,
@@ -134,60 +133,42 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await until_gone(pilot, "Paste 1")
 
 
-@pytest.mark.parametrize(
-    ("words", "keys", "mode", "keep"),
-    [
-        (3, ["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
-        slow(0, ["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
-        slow(0, [], Mode.AUTO, AUTO_KEEP),
-        slow(3, [], Mode.AUTO, AUTO_KEEP),
-        slow(0, ["ctrl+t"], Mode.FULL, AUTO_KEEP),
-        slow(3, ["ctrl+t"], Mode.FULL, AUTO_KEEP),
-    ],
-)
-async def test_after_a_kill_what_was_written_is_there_and_it_is_asked_again_as_it_was_asked(
-    tmp_path: Path, words: int, keys: list[str], mode: Mode, keep: float
+async def test_after_a_kill_what_was_written_is_there_and_can_be_asked_again(
+    tmp_path: Path,
 ) -> None:
     folder, killed = tmp_path / "alive", tmp_path / "killed"
     engine = FakeEngine(stepping=True)
     async with kept_app(folder, engine) as (pilot, _):
         await paste(pilot, DOCUMENT)
-        await pilot.press(*keys)
+        await pilot.press("ctrl+g", "3", "5", "enter")
         await ask(pilot, engine, "What?")
-        for _ in range(words):
+        for _ in range(3):
             engine.advance_to(lambda event: isinstance(event, Token))
         with Store(folder) as beside:
-            await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[: 5 * words])
+            await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:15])
         shutil.copytree(folder, killed)
         engine.finish()
     for place in (killed, folder):  # without statistics, and with those of what was chosen
         async with kept_app(place, engine := FakeEngine()) as (pilot, _):
             await until_shown(pilot, "What?")
-            if place == killed and words:
-                await until_shown(pilot, ANSWER[: 5 * words], "■ stopped · the text is kept")
+            if place == killed:
+                await until_shown(pilot, ANSWER[:15], "■ stopped · the text is kept")
                 await until_shown(pilot, "An answer was cut off when specchat ended")
                 assert "before the first word" not in screen_text(pilot)
             await pilot.press("tab", "ctrl+a")
             await until(pilot, lambda engine=engine: engine.asks)
-            assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (mode, keep)
+            assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (Mode.SPARSE, 0.35)
 
 
-@pytest.mark.parametrize("starts", [1, slow(2)])
-async def test_a_question_that_was_never_answered_can_be_asked_again(
-    tmp_path: Path, starts: int
-) -> None:
+async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.DraftRecord(1))
-    for start in range(starts):
-        async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
-            await until_shown(pilot, "Lost?")
-            if start == 0:
-                await until_shown(pilot, "✗ failed", "specchat quit before it answered")
-            if start == starts - 1:
-                await pilot.press("ctrl+r")
-                await until(pilot, lambda engine=engine: engine.asks)
-                assert engine.asks[0].messages[0].text == "Lost?"
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await until_shown(pilot, "Lost?", "✗ failed", "specchat quit before it answered")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == "Lost?"
 
 
 async def test_a_second_window_answers_without_saving_and_a_stored_answer_is_replaced(
@@ -304,20 +285,6 @@ async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: 
 
 
 @pytest.mark.slow
-async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
-    tmp_path: Path,
-) -> None:
-    engine = FakeEngine(step_load=True)
-    async with kept_app(tmp_path, engine) as (pilot, _):
-        await paste(pilot, DOCUMENT)
-        await type_in(pilot, "Early?")
-        await pilot.press("enter")
-        await until_shown(pilot, "queued · Esc takes it back")
-    async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Paste 1", "❯ Early?")
-
-
-@pytest.mark.slow
 async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
     tmp_path: Path,
 ) -> None:
@@ -399,8 +366,7 @@ async def test_the_next_process_shows_the_unanswered_question_and_offers_it(
 
 async def test_a_conversation_that_is_not_saved_stays_on_the_screen() -> None:
     engine = FakeEngine()
-    app = app_with(engine)
-    app._restart_status = 75
+    app = app_with(engine, restart_status=75)
     async with app.run_test() as pilot:
         await ask(pilot, engine, "What jumps?")
         engine.say(GpuLost(LOST))

@@ -23,6 +23,7 @@ from app.ui.chat.slider import KeepSlider
 from app.ui.help import help_rows, key_name
 from app.ui.keys import SafeInput
 from app.ui.settings.conversation_screen import PromptBox
+from app.ui.start import Start
 from app.ui.terminal_input import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
@@ -76,7 +77,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await pilot.press("ctrl+u")
         in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
-        await until(pilot, lambda: len(engine.asks) == 3 and not pilot.app.chat.busy)
+        await until(pilot, lambda: len(engine.asks) == 3 and not pilot.app.chat.readiness.busy)
         typed = [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks[2:]]
         assert typed == [("a\nh?", 0.35)]
         # Of a chosen message all are written, where Space alone would open its figures.
@@ -90,8 +91,13 @@ async def test_ctrl_g_sets_keep() -> None:
     """It can be left unchanged, set, and reset to auto."""
     engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
-        await pilot.press("ctrl+g", "pageup", "escape")
-        await until_shown(pilot, "next: AUTO")
+        # The keys of the slider stand alone.
+        await until_shown(pilot, "⏎ send")
+        await pilot.press("ctrl+g", "pageup")
+        await until_shown(pilot, "⏎ set")
+        await until_gone(pilot, "⏎ send")
+        await pilot.press("escape")
+        await until_shown(pilot, "next: AUTO", "⏎ send")
         await pilot.press("ctrl+g", "pageup", "enter")
         await until_shown(pilot, "next: SPARSE 25%")
         await pilot.press("ctrl+g", "a")
@@ -120,7 +126,7 @@ async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_pa
     """Also while the disk is slow."""
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "One?")
-        await until(pilot, lambda: not app.chat.busy)
+        await until(pilot, lambda: not app.chat.readiness.busy)
         disk = threading.Event()
         app.chat.open_chats.repository._disk.submit(disk.wait)
         in_one_read(pilot, "\x0eTwo?\r")
@@ -198,7 +204,7 @@ async def test_the_box_grows_to_eight_lines_and_has_a_history() -> None:
         await until(pilot, lambda: box.text == "c")
         # Joiners and other spaces are typed,
         box.clear()
-        await until(pilot, lambda: not pilot.app.chat.busy)
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)
         for event in PasteSafeParser().feed(ODD):
             assert isinstance(event, Key)
             pilot.app.post_message(event)
@@ -292,7 +298,7 @@ async def test_leaving_closes_the_engine(keys: list[str]) -> None:
 async def test_a_modifier_that_is_released_between_two_presses_is_no_key(key: str) -> None:
     """As the kitty keyboard protocol reports it."""
     engine, now = FakeEngine(stepping=True), [0.0]
-    app = SpecchatApp(engine, Load("models/target", None), clock=lambda: now[0])
+    app = SpecchatApp(Start(engine, Load("models/target", None), clock=lambda: now[0]))
     async with app.run_test(size=SMALL) as pilot:
         engine.finish()
         await ask(pilot, engine)

@@ -190,8 +190,7 @@ async def test_a_citation_and_the_spans_view_open_the_file_at_the_page(tmp_path:
     engine = FakeEngine(Story(answer="30 days.", citations=Citations((citation,))))
     document, opener = report(tmp_path), ScriptedOpener()
     assert document.origin is not None
-    app = app_with(engine)
-    app._opener = opener
+    app = app_with(engine, opener=opener)
     async with app.run_test(size=(110, 30)) as pilot:
         await asked(pilot, engine, document)
         await pilot.press("tab", "ctrl+x")
@@ -213,8 +212,7 @@ async def test_a_citation_and_the_spans_view_open_the_file_at_the_page(tmp_path:
 @pytest.mark.slow
 async def test_a_paste_has_no_file_to_open() -> None:
     engine = FakeEngine()
-    app = app_with(engine)
-    app._opener = ScriptedOpener()
+    app = app_with(engine, opener=ScriptedOpener())
     async with app.run_test(size=(110, 30)) as pilot:
         await asked(pilot, engine, Document("paste-1.txt", TWO_PAGES))
         await pilot.press("ctrl+s")

@@ -244,7 +244,7 @@ def test_while_it_reads_one_line_says_what_it_does_and_when_the_first_word_comes
             seen[progress.running_phase] = head.plain
         assert not any(mark in "".join(s.plain for s in strips) for mark in "✓▶")
         engine.advance()
-    assert seen[Phase.SCORE].startswith("▶ Looking for")
+    assert seen[Phase.SCORE].startswith("▶ Scoring the text")
     assert seen[Phase.PREFILL].startswith("▶ Reading 2")
     for line in seen.values():
         assert re.search(r" in [\d.]+ s$" if width > 40 else r"[\d.]+ s$", line)

@@ -14,6 +14,7 @@ from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
 from app.settings.definitions import find
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests.fakes import FakeEngine
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 
@@ -42,7 +43,7 @@ class Scripted:
 
 async def test_it_is_started_by_key_and_by_name_and_says_what_it_does() -> None:
     server = Scripted()
-    app = SpecchatApp(FakeEngine(), Load("target", "draft"), server=server)
+    app = SpecchatApp(Start(FakeEngine(), Load("target", "draft"), server=server))
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("f5")
         await until_shown(pilot, "The server's packages are not installed: `pip` does it.")
@@ -67,7 +68,7 @@ async def test_requests_become_conversations_only_if_the_setting_is_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Scripted()
-    app = SpecchatApp(FakeEngine(), Load("target", "draft"), folder=tmp_path, server=server)
+    app = SpecchatApp(Start(FakeEngine(), Load("target", "draft"), folder=tmp_path, server=server))
 
     def answered(question: str) -> None:
         assert server.answered

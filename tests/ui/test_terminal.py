@@ -23,6 +23,7 @@ from textual.message import Message
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from app.ui.terminal import (
     NOT_COPIED,
     TERMINAL_MAY_COPY,
@@ -215,7 +216,7 @@ async def test_users_are_notified_only_of_long_turns_in_another_window(
     looks: bool, seconds: float, told: bool
 ) -> None:
     engine, now, written = FakeEngine(stepping=True), [0.0], list[str]()
-    app = SpecchatApp(engine, Load("models/target", None), clock=lambda: now[0])
+    app = SpecchatApp(Start(engine, Load("models/target", None), clock=lambda: now[0]))
     app.window = Window(written.append)
     async with app.run_test(size=SMALL) as pilot:
         engine.finish()
@@ -227,7 +228,7 @@ async def test_users_are_notified_only_of_long_turns_in_another_window(
         engine.finish()
         await until(
             pilot,
-            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.busy,
+            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.readiness.busy,
         )
         await pilot.pause()
         assert any(sequence.startswith("\x1b]9;") for sequence in written) is told
@@ -292,7 +293,7 @@ class ScriptedClipboard:
 
 
 def app_on(clipboard: ScriptedClipboard | None) -> SpecchatApp:
-    return SpecchatApp(FakeEngine(), Load("target", "draft"), clipboard=clipboard)
+    return SpecchatApp(Start(FakeEngine(), Load("target", "draft"), clipboard=clipboard))
 
 
 async def test_short_text_is_typed_and_long_text_is_a_chip_and_copied_text_is_pasted() -> None:
@@ -338,7 +339,7 @@ async def test_a_copy_says_what_is_known(
     code = f"import sys; sys.exit({int(not writes)})"
     clipboard = None if writes is None else SystemClipboard([], [sys.executable, "-c", code])
     engine = FakeEngine(Story(answer="Short."))
-    app = SpecchatApp(engine, Load("target", "draft"), clipboard=clipboard)
+    app = SpecchatApp(Start(engine, Load("target", "draft"), clipboard=clipboard))
     async with app.run_test(size=(140, 24)) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)

@@ -1,5 +1,5 @@
-"""Turns pastes, files and folders into chips and counts their tokens. Slow work runs on threads,
-and its result goes to the conversation it was started in."""
+"""Turns pastes, files and folders into chips. Slow work runs on threads, and its result goes to the
+conversation it was started in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os.path import isfile
-from pathlib import Path
-from time import monotonic
 
 from textual.message import Message
 from textual.widgets.text_area import Selection
@@ -18,7 +16,6 @@ from textual.widgets.text_area import Selection
 from app.errors import UserError
 from app.ingest.recognition import install_advice, installed_recogniser
 from app.ingest.records import RECOGNISABLE, Changes, IngestError, ReadCancelled
-from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document, searched_paths
 from app.settings.file import SettingsFile
 from app.ui.attach.attachment import (
@@ -31,16 +28,15 @@ from app.ui.attach.attachment import (
     make_attachment,
     merge,
 )
-from app.ui.attach.chips import OcrScreen, Shown
+from app.ui.attach.chips import Chip, Chips, OcrScreen, Shown
 from app.ui.background import in_background, start_task
-from app.ui.chat.composer import DISK_SECONDS, Composer
-from app.ui.completion import typed_path
+from app.ui.chat.changed_files import ChangedFiles, sent_files, sent_files_in
+from app.ui.chat.composer import DISK_SECONDS, ComposeBox, Composer
+from app.ui.chat.token_counts import TokenCounts
+from app.ui.completion import CompletionList, typed_path
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
-WATCH_SECONDS = 5.0
-MIN_PAUSE = 10.0
-"""Minimum pause after a check, as a multiple of the time that it took."""
 RECOGNISE = "to recognise it, select the chip with Shift+Tab and press o"
 
 
@@ -62,22 +58,43 @@ class AttachmentReader:
         self._settings_file = settings_file
         self.read: ReadFile = FileJob.run
         self._jobs: dict[FileJob, OpenChat] = {}
-        self._target, self._counter = target, TokenCounter(Path(target))
-        self._counting: list[tuple[Document, ...]] = []
-        self.uncountable = False
-        """Whether the model's tokenizer cannot be used."""
+        self.counts = TokenCounts(composer.chips, target)
+        self.changed = ChangedFiles(composer, open_chats, settings_file, self.jobs)
         self._deferred: tuple[OpenChat, str] | None = None
         self._refused = ""
         """A question that was not sent, because it names a file that does not exist."""
         self._sample: tuple[Document, str] | None = None
         """The sample and its question, until the user attaches something."""
-        self._watches, self._next_check = False, 0.0
-        self._checking: OpenChat | None = None
-        """The conversation whose files are being checked."""
         self._not_searchable: set[str] = set()
         """Files that were searched for earlier questions, but cannot be read any more."""
-        self._dismissed: set[Changes] = set()
-        """Changes that the user does not want to be read."""
+
+    def on_message(self, event: Message) -> None:
+        """What the user does with pastes, files and chips."""
+        composer = self._composer
+        match event:
+            case ComposeBox.LongPaste():
+                composer.notice.show("")
+                self.paste(event.text)
+            case ComposeBox.Dropped():
+                composer.notice.show("")
+                for path in event.paths:
+                    self.attach(path, typed_path(path))
+            case CompletionList.FileChosen():
+                composer.notice.show("")
+                self.attach(event.path, event.typed)
+            case ComposeBox.ErasedNothing():
+                if composer.chips.items:
+                    self.remove(composer.chips.items[-1])
+            case Chip.Removed():
+                self.remove(event.item)
+            case Chip.ReadAgain():
+                composer.notice.show("")
+                self.read_again(event.item)
+                composer.box.focus()
+            case Chip.Recognise():
+                start_task(composer, partial(self._recognise, event.item))
+            case Chips.Changed():
+                self.counts.count()
 
     # -------------------------------------------------------------------------- reading
 
@@ -93,7 +110,8 @@ class AttachmentReader:
         the next message."""
         chips, limits = self._composer.chips, self._settings_file.settings.limits()
         if isinstance(item, Changes):
-            files = self._sent_files(item) if item.name.endswith("/") else {}
+            folder = item.name.endswith("/")
+            files = sent_files_in(self._open_chats.shown, item) if folder else {}
             job = FileJob(item.path, "", limits, item, files)
             chips.offer(each for each in chips.offers if each is not item)
             chips.add(job)
@@ -108,7 +126,7 @@ class AttachmentReader:
         self._jobs[job] = self._open_chats.shown
         start_task(self._composer, lambda: self._read(job))
 
-    async def recognise(self, item: Attachment) -> None:
+    async def _recognise(self, item: Attachment) -> None:
         """Read a file again, and recognise the text of pages that are pictures."""
         from app.ingest.changes import read_again_path  # slow to import
 
@@ -140,7 +158,7 @@ class AttachmentReader:
         for new in group_documents(documents):
             if not self._is_duplicate(new, chips.attached):
                 chips.add(new)
-        await self._check(self._open_chats.shown)
+        await self.changed.find(self._open_chats.shown)
         for each in chips.attached:
             if each.changes and each.documents[0] is documents[0]:
                 self._composer.notice.show(_since_read(each.name, each.changes))
@@ -150,7 +168,7 @@ class AttachmentReader:
         as it was."""
         chips = self._composer.chips
         if isinstance(item, Changes):
-            self._dismissed.add(item)
+            self.changed.dismiss(item)
             chips.offer(each for each in chips.offers if each is not item)
         elif isinstance(item, FileJob):
             item.cancelled.set()
@@ -174,7 +192,7 @@ class AttachmentReader:
     def _known_names(self) -> set[str]:
         """Names of the files and folders of the conversation on the screen."""
         chat = self._open_chats.shown
-        paths = [path for path, _ in _sent(chat)]
+        paths = [path for path, _ in sent_files(chat)]
         paths += [job.path for job in self.jobs(chat)]
         attached = documents_of(self._composer.chips.attached)
         paths += [each.origin.path for each in attached if each.origin is not None]
@@ -252,7 +270,7 @@ class AttachmentReader:
         if chat is self._open_chats.shown:
             self._remove_job(job)
             if isinstance(job.previous, Changes):
-                self._dismissed.add(job.previous)
+                self.changed.dismiss(job.previous)
             elif job.previous is None:
                 self._composer.put_back(job)
         else:
@@ -286,77 +304,15 @@ class AttachmentReader:
 
     # -------------------------------------------------------------------------- changed files
 
-    def watch(self) -> None:
-        """From now on, check every few seconds, and also look for new files in folders."""
-        self._watches = True
-        self._composer.set_interval(WATCH_SECONDS, self.check)
-
-    def check(self, at_once: bool = False) -> None:
-        """Find out on a thread which attached files have changed since they were read; the chips
-        say so. On a slow drive this is done less often, unless `at_once`. A drive that does not
-        answer holds up the checks of one conversation only."""
-        chat = self._open_chats.shown
-        if self._checking is not chat and (at_once or monotonic() >= self._next_check):
-            self._checking = chat
-            start_task(self._composer, lambda: self._check(chat))
-
     async def read_changed(self) -> bool:
         """Start reading the first attached file that has changed. False: none has."""
-        await self._check(self._open_chats.shown)
+        await self.changed.find(self._open_chats.shown)
         chips = self._composer.chips
         changed: list[Attachment | Changes] = [each for each in chips.attached if each.changes]
         changed += chips.offers
         if changed:
             self.read_again(changed[0])
         return bool(changed)
-
-    async def _check(self, chat: OpenChat) -> None:
-        started = monotonic()
-        limits = self._settings_file.settings.limits() if self._watches else None
-        attached = self._composer.chips.attached
-        unsent = {path_and_name(each) for each in documents_of(attached)}
-        folders = tuple(f"{path.rstrip('/')}/" for path, name in unsent if name.endswith("/"))
-        sent = [
-            each
-            for key, each in _sent(chat).items()
-            if key not in unsent and not key[0].startswith(folders)
-        ]
-
-        def find() -> tuple[list[Changes | None], list[Changes]]:
-            from app.ingest.changes import find_changes  # slow to import
-
-            of_chips = [find_changes(each.documents, limits) for each in attached]
-            return [next(iter(each), None) for each in of_chips], find_changes(sent, limits)
-
-        try:
-            if any(each.origin for each in (*documents_of(attached), *sent)):
-                of_chips, offers = await in_background(find)
-            else:
-                of_chips, offers = [None] * len(attached), []
-        finally:
-            if self._checking is chat:
-                self._checking = None
-            self._next_check = monotonic() + MIN_PAUSE * (monotonic() - started)
-        if chat is not self._open_chats.shown:
-            return
-        chips = self._composer.chips
-        for each, found in zip(attached, of_chips, strict=True):
-            if found != each.changes:
-                chips.replace(each, replace(each, changes=found))
-        reading = {job.path for job in self.jobs(chat)}
-        chips.offer(
-            each for each in offers if each.path not in reading and each not in self._dismissed
-        )
-
-    def _sent_files(self, changes: Changes) -> dict[str, Document]:
-        """The newest version that was sent of each file of a folder, by path."""
-        return {
-            path: each
-            for (path, name), each in _sent(self._open_chats.shown).items()
-            if name.startswith(changes.name)
-            and name != changes.name
-            and path.startswith(changes.path.rstrip("/") + "/")
-        }
 
     # -------------------------------------------------------------------------- asking
 
@@ -379,13 +335,13 @@ class AttachmentReader:
     async def _read_for(self, question: str) -> None:
         """Start reading what each question reads again: parts that go up to the end of a watched
         file, and files that are searched."""
-        if self._watches:
+        if self.changed.watched:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._read_ends(), DISK_SECONDS)
         chat, chips = self._open_chats.shown, self._composer.chips
         before = [turn.question.text for turn in chat.conversation.branch[-1:]]
         limits = self._settings_file.settings.limits()
-        searched = searched_paths(_sent(chat).values())
+        searched = searched_paths(sent_files(chat).values())
         done = {job.path for job in self.jobs(chat)} | self._not_searchable
         for each in chips.attached:
             for path in searched_paths(each.documents):
@@ -414,7 +370,7 @@ class AttachmentReader:
         """Start reading parts again that go up to the end of a file, if that has grown."""
         from app.ingest.changes import follows_end  # slow to import
 
-        await self._check(self._open_chats.shown)
+        await self.changed.find(self._open_chats.shown)
         chips = self._composer.chips
         items: list[Attachment | Changes] = [*chips.attached, *chips.offers]
         for item in items:
@@ -483,47 +439,6 @@ class AttachmentReader:
                 if composer.box.text == question:
                     composer.box.replace_all("")
 
-    # -------------------------------------------------------------------------- counting
-
-    def count_for(self, target: str) -> None:
-        """Count all tokens again if this is another model."""
-        if target == self._target:
-            return
-        self._target, self._counter = target, TokenCounter(Path(target))
-        self.uncountable, self._counting = False, []
-        for each in self._composer.chips.attached:
-            self._composer.chips.replace(each, replace(each, tokens=None))
-        self.count()
-
-    def count(self) -> None:
-        """Count the tokens of attachments where they are not known yet."""
-        for each in self._composer.chips.attached:
-            counting = any(documents is each.documents for documents in self._counting)
-            if each.tokens is None and not counting and not self.uncountable:
-                self._counting.append(each.documents)
-                start_task(self._composer, partial(self._count, each.documents))
-
-    async def _count(self, documents: tuple[Document, ...]) -> None:
-        chips, counter = self._composer.chips, self._counter
-
-        def cancelled() -> bool:
-            return all(each.documents is not documents for each in chips.attached)
-
-        texts = [document.text for document in documents]
-        estimated = sum(map(len, texts)) > MAX_COUNTED
-        count = counter.estimate if estimated else counter.count
-        try:
-            tokens = await in_background(lambda: count(texts, cancelled))
-        except UserError:  # the chip shows the size instead
-            self.uncountable = True
-            return
-        finally:
-            self._counting = [each for each in self._counting if each is not documents]
-        for each in chips.attached:
-            if tokens is not None and counter is self._counter and each.documents is documents:
-                known = replace(each, tokens=tokens, tokens_estimated=estimated)
-                chips.replace(each, known)
-
 
 async def _with_ocr_advice(error: UserError) -> UserError:
     """An error about pictures, with how to install text recognition if there is none."""
@@ -543,24 +458,6 @@ def _since_read(name: str, changes: Changes) -> str:
     if changes.gone and not name.endswith("/"):
         return f"'{name}' is gone from the disk: the text that was read before is used."
     return f"'{name}' has changed since it was read: Shift+Tab and Enter read it again."
-
-
-def path_and_name(document: Document) -> tuple[str, str]:
-    """What identifies a file, or a part of one, whose name may change as the file grows."""
-    origin = document.origin
-    return ("", document.name) if origin is None else (origin.path, origin.part or document.name)
-
-
-def _sent(chat: OpenChat) -> dict[tuple[str, str], Document]:
-    """The newest version of each file that was sent, or is queued, in a conversation."""
-    asked = [turn.question for turn in chat.conversation.branch]
-    queued = chat.conversation.queued
-    return {
-        path_and_name(document): document
-        for question in (*asked, *([] if queued is None else [queued]))
-        for document in question.documents
-        if document.origin is not None
-    }
 
 
 def _put_back(chat: OpenChat, job: FileJob) -> None:

@@ -95,7 +95,7 @@ class CostEstimate:
         attached = self._attached()
         prompt = self._open_chats.shown.conversation.system_prompt
         if attached is None:  # no estimate without a token count
-            return ContextMeter(used, 0 if self._attachments.uncountable else None, context)
+            return ContextMeter(used, 0 if self._attachments.counts.uncountable else None, context)
         chosen = last is not None and last.retrieved is not None
         if self._exceeds_context(last, attached) or (chosen and typed):
             attached = self._room(context - (used or 0))

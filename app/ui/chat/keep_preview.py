@@ -19,7 +19,7 @@ from app.protocol.events import (
 )
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
-from app.ui.chat.cost_estimate import ALL_CACHED
+from app.ui.chat.cost_estimate import ALL_CACHED, CostEstimate
 from app.ui.chat.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.panel import would_read
@@ -36,11 +36,18 @@ class KeepPreview:
     builds no queue."""
 
     def __init__(
-        self, engine: Engine, open_chats: OpenChats, transcript: Transcript, slider: KeepSlider
+        self,
+        engine: Engine,
+        open_chats: OpenChats,
+        transcript: Transcript,
+        slider: KeepSlider,
+        cost_estimate: CostEstimate,
     ) -> None:
         self._engine, self._open_chats = engine, open_chats
         self._transcript, self._slider = transcript, slider
+        self._cost_estimate = cost_estimate
         self._chosen: Turn | None = None
+        """The turn to ask again at the keep of the slider; None: it is for the next message."""
         self._turn: Turn | None = None
         self._progress: TurnProgress | None = None
         self._next_keep: float | None = None
@@ -48,16 +55,32 @@ class KeepPreview:
         self._spans: SpansScreen | None = None
         self._spans_turn: Turn | None = None
 
-    @property
-    def active(self) -> bool:
-        """Whether there is a turn to preview on."""
-        return self._turn is not None
-
-    def open_slider(self, keep: float, turn: Turn | None = None) -> None:
-        """Open it at this keep, and preview that on a turn, by default the last one."""
-        self._chosen = turn
+    def open_slider(self, next_keep: float) -> None:
+        """Choose the keep to ask the selected answer again with, or else that of the next message,
+        and preview it on the selected or the last turn."""
+        if self._slider.display:
+            return
+        selected = self._transcript.selected
+        self._chosen = None if selected is None else selected.turn
+        keep = next_keep if self._chosen is None else self._chosen.progress.keep
         self._slider.open(keep)
         self._preview(keep)
+        self._show_estimate(keep)
+
+    def try_keep(self, keep: float) -> None:
+        """The slider was moved."""
+        self.move(keep)
+        self._show_estimate(keep)
+
+    def pop_chosen(self) -> Turn | None:
+        """The slider was closed: the turn for which it was open, or None for the next message."""
+        chosen, self._chosen = self._chosen, None
+        return chosen
+
+    def _show_estimate(self, keep: float) -> None:
+        """Estimate the next message if there is no turn to preview on."""
+        if self._chosen is None and self._turn is None:
+            self._slider.effect = self._cost_estimate.text_at(keep)
 
     def spans_screen(
         self, turn: Turn, hit: DocumentHit | None = None, citation: Citation | None = None
@@ -109,7 +132,7 @@ class KeepPreview:
         if self._spans_turn is not None:
             self._begin(self._spans_turn)
             self._show_progress(self._spans_turn)
-        elif self._slider.display and not self.active:
+        elif self._slider.display and self._turn is None:
             self._preview(self._slider.keep)
 
     def _preview(self, keep: float) -> None:

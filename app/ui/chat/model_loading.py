@@ -19,19 +19,17 @@ from app.protocol.engine import Engine
 from app.protocol.events import CommandFailed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
 from app.ui.background import in_background, start_task
-from app.ui.chat.chrome import Header, Notice
+from app.ui.chat.chrome import Notice
+from app.ui.chat.widgets import ChatWidgets
+from app.ui.state.asking import STILL_ANSWERING, STILL_LOADING
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
-from app.ui.transcript.status_banner import StatusBanner
 from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.cache import ModelCache
     from app.ui.models.details import PairStatus
     from app.ui.models.jobs import Job, Jobs
-
-
-STILL_ANSWERING = "Still answering. Esc stops it."
 
 
 class PairChanged(Message):
@@ -54,9 +52,7 @@ class PairLoader:
         self,
         engine: Engine,
         open_chats: OpenChats,
-        header: Header,
-        banner: StatusBanner,
-        notice: Notice,
+        widgets: ChatWidgets,
         load: Load,
         clock: Callable[[], float],
     ) -> None:
@@ -67,7 +63,8 @@ class PairLoader:
         self.pair: Loaded | None = None
         """The pair that was loaded last."""
         self._engine, self._open_chats, self._clock = engine, open_chats, clock
-        self._header, self._banner, self._notice = header, banner, notice
+        self._header, self._banner = widgets.header, widgets.banner
+        self._notice = widgets.notice
         self._requested = load
         self._previous: Load | None = None
         self._pending = 0
@@ -135,7 +132,7 @@ class PairLoader:
     def blocked_reason(self) -> str:
         """Why nothing can be asked and no pair loaded now; empty if it can."""
         if self.busy:
-            return "The models are still loading. Try again when they are ready."
+            return STILL_LOADING
         if self._open_chats.busy:
             return STILL_ANSWERING
         return ""

@@ -3,7 +3,8 @@ the screen is closed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -12,45 +13,37 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.estimate.plan import describe
-from app.models.cache import Installed, ModelCache, is_repository
-from app.models.embedded import EMBEDDED
+from app.models.cache import Installed, ModelCache
 from app.models.fit import Machine, mac_with
-from app.models.found import FoundModel
-from app.models.library import Library, default_library
+from app.models.library import default_library
 from app.models.machines import Machines
-from app.models.packaged import find_packaged
-from app.models.pairs import DraftCandidate, ModelOverview
-from app.models.speedup import built_in_speedup
+from app.models.pairs import DraftCandidate
 from app.models.text import memory_heading
-from app.protocol.commands import CalibrateCosts
-from app.protocol.cost_model import Costs
-from app.protocol.hosts import HostMachine, Hosts
 from app.protocol.memory import MemoryStats
-from app.settings.definitions import find
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
 from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help import Section
-from app.ui.models import details, rows
-from app.ui.models.details import PairChoice, PairStatus, cost_text, machines_text
-from app.ui.models.inventory import Inventory, scan
-from app.ui.models.jobs import JobKind, Jobs, JobState
-from app.ui.models.rows import ModelRow, RowKind, Tab, draft_name, render_row, short
-from app.ui.models.tasks import ModelTasks, Result
-from app.ui.settings.live import LiveSettings
+from app.ui.models import details
+from app.ui.models.actions import RowActions, Run
+from app.ui.models.details import PairChoice, PairStatus, cost_text
+from app.ui.models.inventory import scan
+from app.ui.models.jobs import JobKind, Jobs
+from app.ui.models.known import KnownModels
+from app.ui.models.rows import ModelRow, RowKind, Tab, render_row
+from app.ui.models.tasks import Result
+from app.ui.start import Start
 from app.ui.state.repository import ChatRepository
 from app.ui.text import ClickLine, LinePart
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-Run = Callable[[], object]
-MAX_DRAFTS = 3
 WIDE = 110
 """Cells from which on the highlighted model's details are shown beside the list."""
 
@@ -150,11 +143,15 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._controller, self._jobs = controller, controller.jobs
-        self._machine, self._machines = controller.machine(), controller.machines
-        self._pair_status = controller.pair_status
-        self._seen_machines: Sequence[HostMachine] = ()
-        self._tasks = ModelTasks(controller.library)
-        self._inventory = Inventory(self._machine)
+        self._machines, self._pair_status = controller.machines, controller.pair_status
+        self._known = KnownModels(
+            controller.library,
+            controller.jobs,
+            controller.machine(),
+            controller.machines,
+            controller.pair_status,
+        )
+        self._tasks, self._actions = self._known.tasks, RowActions(self._known, self)
         self._loading = True
         self._tab = Tab.INSTALLED
         self._tabs = Tabs(self._go_to_tab)
@@ -177,7 +174,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     async def _look_at_machines(self, machines: Machines) -> None:
         """Check the machines in the background, because it takes seconds."""
-        self._seen_machines = await in_background(machines.look)
+        self._known.seen_machines = await in_background(machines.look)
         self._draw_details()
 
     def on_resize(self) -> None:
@@ -188,12 +185,12 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     async def _rescan(self, go_to: str = "") -> None:
         stats = await self._controller.answer_stats()
         described, folders = list(self._tasks.described.values()), self._controller.folders
-        self._inventory = await in_background(
-            lambda: scan(self._controller.library(), self._machine, stats, described, folders)
+        self._known.inventory = await in_background(
+            lambda: scan(self._controller.library(), self._known.machine, stats, described, folders)
         )
         self._loading = False
-        if self._inventory.problem:
-            self.show_message(self._inventory.problem)
+        if self._known.inventory.problem:
+            self.show_message(self._known.inventory.problem)
         self.draw(go_to)
 
     def update_jobs(self) -> None:
@@ -206,28 +203,15 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self.run_in_turn(self._rescan)
 
     def list_rows(self, text: str, width: int) -> list[tuple[str, Content]]:
-        self._rows = {row.key: row for row in self._rows_of(self._tab, text)}
+        self._rows = {row.key: row for row in self._known.rows_of(self._tab, text)}
         return [(key, render_row(row, width)) for key, row in self._rows.items()]
-
-    def _rows_of(self, tab: Tab, text: str) -> list[ModelRow]:
-        match tab:
-            case Tab.INSTALLED:
-                return rows.installed_rows(self._inventory, text, self._is_target)
-            case Tab.CATALOGUE:
-                return rows.catalogue_rows(self._inventory, text, self._tasks.found(text))
-            case Tab.DOWNLOADS:
-                return rows.download_rows(self._inventory, self._jobs.all(), text)
-
-    def _is_target(self, overview: ModelOverview) -> bool:
-        """Whether a model is the target that is loaded."""
-        return str(overview.model.folder) == self._pair_status().load.target
 
     def draw_frame(self) -> None:
         text = self.list.text
-        self._tabs.show(self._tab, {tab: len(self._rows_of(tab, text)) for tab in Tab})
-        free = self._inventory.free_bytes
+        self._tabs.show(self._tab, {tab: len(self._known.rows_of(tab, text)) for tab in Tab})
+        free = self._known.inventory.free_bytes
         disk = f" · {formatting.size(free)} free on disk" if free else ""
-        memory = memory_heading(self._machine).removeprefix("models ")
+        memory = memory_heading(self._known.machine).removeprefix("models ")
         self.show_heading("Models", "loading…" if self._loading else memory + disk)
         self._draw_details()
 
@@ -235,22 +219,16 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def _draw_details(self) -> None:
         if self.has_class("-wide"):
             row = self._highlighted
-            self._details.update(self._details_of(row) if row else "")
-            if row is not None and self._unread(row) is not None:
+            self._details.update(self._known.details_of(row) if row else "")
+            if row is not None and self._known.unread(row) is not None:
                 self.run_in_turn(partial(self._read_header, row))
-
-    def _unread(self, row: ModelRow) -> FoundModel | None:
-        """The GGUF file of a row whose header was not read."""
-        found = self._inventory.found_model(row.name) if row.kind is RowKind.GGUF else None
-        unread = found is not None and not found.fault and found.path not in self._tasks.summaries
-        return found if unread else None
 
     async def _read_header(self, row: ModelRow) -> None:
         """Read the header of the file, if its row is still highlighted."""
         highlighted = self._highlighted
         if highlighted is None or highlighted.key != row.key:
             return
-        if (found := self._unread(row)) is not None:
+        if (found := self._known.unread(row)) is not None:
             await in_background(partial(self._tasks.summarise, found.path))
             self._draw_details()
 
@@ -274,158 +252,28 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         tasks, name = self._tasks, row.name
         match row.kind:
             case RowKind.SEARCH:
-                self._start(partial(tasks.search, name), "Searching Hugging Face…")
+                self.start(partial(tasks.search, name), "Searching Hugging Face…")
             case RowKind.FOUND:
                 self.run_in_turn(partial(self._describe, name))
             case RowKind.ADD:
-                self.run_in_turn(partial(self._add, name))
+                self.add(name)
             case RowKind.GGUF:
                 self.run_in_turn(partial(self._open_gguf, row))
             case _:
                 self._show_actions(row)
 
     async def _open_gguf(self, row: ModelRow) -> None:
-        if (found := self._unread(row)) is not None:
+        if (found := self._known.unread(row)) is not None:
             await in_background(partial(self._tasks.summarise, found.path))
         self._show_actions(row)
 
     def _show_actions(self, row: ModelRow) -> None:
-        dialog = ActionDialog(self._details_of(row), list(self._actions_of(row)))
+        dialog = ActionDialog(self._known.details_of(row), list(self._actions.of(row)))
         self.app.push_screen(dialog, self._carry_out)
-
-    def _details_of(self, row: ModelRow) -> Content:
-        overview = self._inventory.find(row.name)
-        if row.kind is RowKind.MODEL and overview is not None:
-            text = details.model_text(overview, self._inventory)
-            return Content("\n").join([text, *self._across(overview, overview.default_draft)])
-        found = self._inventory.found_model(row.name)
-        if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
-            return details.found_text(found, self._tasks.summaries.get(found.path))
-        second_line = "".join(text for text, _ in row.details).strip()
-        if row.kind is RowKind.MODEL:
-            return details.fault_text(row.name, second_line.removeprefix("! "))
-        return details.download_text(row.name, self._jobs.find(row.name), second_line)
-
-    def _across(self, overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
-        """What fits across the machines of `--hosts`, if there are any."""
-        if self._machines is None:
-            return []
-        if not self._seen_machines:
-            return [Content("Looking at the other machines…")]
-        return [machines_text(overview, draft, self._machines, self._seen_machines)]
 
     # -------------------------------------------------------------------------- actions
 
-    def _actions_of(self, row: ModelRow) -> Iterator[tuple[str, Run]]:
-        overview, name = self._inventory.find(row.name), row.name
-        match row.kind:
-            case RowKind.MODEL if overview is not None and not overview.model.installed:
-                yield from self._download_actions(overview)
-            case RowKind.MODEL:
-                if overview is not None:
-                    yield from self._use_actions(overview)
-                    if self._is_target(overview):
-                        yield "Measure its speed (a few seconds)", self._measure
-                yield from self._maintenance_actions(name)
-            case RowKind.DOWNLOAD:
-                yield from self._job_actions(name)
-            case RowKind.GGUF:
-                found = self._inventory.found_model(name)
-                if found is not None and found.fault is None:
-                    label = f"Convert it once · needs about {formatting.size(found.size)}"
-                    yield label, partial(self._convert, name)
-
-    def _use_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
-        """Actions that load the model, with the default draft first."""
-        name, best = overview.model.name, overview.best_draft
-        drafts: list[DraftCandidate | None] = [None]
-        installed = [each for each in overview.drafts if each.draft.installed]
-        drafts += [each for each in installed if not each.is_encoder][:MAX_DRAFTS]
-        drafts += [each for each in installed if each.is_encoder]
-        for each in sorted(drafts, key=lambda draft: draft is not overview.default_draft):
-            draft = draft_name(overview, each) if each else "the built-in scorer"
-            speedup = each.speedup() if each else built_in_speedup()
-            label = f"Use with {draft} · {speedup:.1f}x faster"
-            yield label, partial(self._confirm_pair, name, each)
-        if best is not None and not best.draft.installed:
-            size, draft = formatting.size(best.draft.download), best.draft.name
-            yield f"Download the draft {short(draft)} · {size}", partial(self._download, draft)
-        for each in overview.encoders:
-            if not each.draft.installed and each.worthwhile:
-                size, encoder = formatting.size(each.draft.download), each.draft.name
-                label = f"Download the text encoder {short(encoder)} · {size}"
-                yield label, partial(self._download, encoder)
-
-    def _download_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
-        model, best = overview.model, overview.best_draft
-        if not is_repository(model.name):
-            return
-        size = formatting.size(model.download)
-        yield f"Download · {size}", partial(self._download, model.name)
-        if best is not None and not best.draft.installed:
-            draft = best.draft.name
-            size = formatting.size(model.download + best.draft.download)
-            label = f"Download with the draft {short(draft)} · {size}"
-            yield label, partial(self._download, draft, model.name)
-        if model.entry is None:
-            add = partial(self._add, model.name)
-            yield "Add to your catalogue", partial(self.run_in_turn, add)
-
-    def _maintenance_actions(self, name: str) -> Iterator[tuple[str, Run]]:
-        """Actions for the files of an installed model, even if it cannot be used."""
-        installed = self._inventory.installed_model(name)
-        if name == EMBEDDED or installed is None:
-            return
-        yield "Check its files", partial(self._check, name)
-        if not name.startswith("local/"):  # those were converted here
-            yield "Check Hugging Face for updates", partial(self._download, name)
-        if installed.older:
-            size = formatting.size(installed.older)
-            yield f"Delete older commits · {size}", partial(self._confirm_removal, installed, True)
-        size = formatting.size(installed.size)
-        yield f"Delete · {size}", partial(self._confirm_removal, installed)
-
-    def _job_actions(self, name: str) -> Iterator[tuple[str, Run]]:
-        """Actions for a download, a check or a conversion. A download without a job was started by
-        another process or in an earlier run."""
-        jobs, job = self._jobs, self._jobs.find(name)
-        pause, dismiss = partial(jobs.pause, name), partial(jobs.dismiss, name)
-        unfinished = (each for each in self._inventory.unfinished if each.repository == name)
-        partly = next(unfinished, None)
-        if job is None and partly is not None and partly.running:
-            yield "Pause", partial(self._start, partial(self._tasks.pause_elsewhere, name))
-        elif job is not None and job.state is JobState.DONE:
-            overview = self._inventory.find(name)
-            if overview and overview.model.installed:
-                yield from self._use_actions(overview)
-            yield "Remove from this list", dismiss
-        elif job is not None and job.source is not None:
-            if not job.state.ended:
-                yield "Stop converting", pause
-            else:
-                yield "Convert it again", partial(self._convert, str(job.source))
-                yield "Remove from this list", dismiss
-        elif job is not None and job.kind is JobKind.CHECK:
-            if not job.state.ended:
-                yield "Stop checking", pause
-            else:
-                yield "Check again", partial(self._check, name)
-        elif find_packaged(name) is not None:  # stopped, nothing is left of its download
-            if job is not None and not job.state.ended:
-                yield "Stop downloading", pause
-            else:
-                yield "Download it again", partial(self._download, name)
-                yield "Remove from this list", dismiss
-        else:
-            if job is not None and not job.state.ended:
-                yield "Pause", pause
-            else:
-                yield "Resume", partial(self._download, name)
-            done = job.progress.done if job and job.progress.total else partly.done if partly else 0
-            deleting = f", deleting {formatting.size(done)}" if done else ""
-            yield f"Cancel{deleting}", partial(jobs.cancel, name)
-
-    def _measure(self) -> None:
+    def measure(self) -> None:
         self.show_message(self._controller.measure())
 
     def _carry_out(self, action: Run | None) -> None:
@@ -433,17 +281,17 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             action()
             self.draw()
 
-    def _download(self, *names: str) -> None:
+    def download(self, *names: str) -> None:
         for each in names:
             self._jobs.start(each)
         self._show_downloads()
 
-    def _check(self, name: str) -> None:
+    def check(self, name: str) -> None:
         self._jobs.start(name, JobKind.CHECK)
         self._show_downloads()
 
-    def _convert(self, path: str) -> None:
-        if (found := self._inventory.found_model(path)) is not None:
+    def convert(self, path: str) -> None:
+        if (found := self._known.inventory.found_model(path)) is not None:
             self._jobs.convert(found.path, found.name)
             self._show_downloads()
 
@@ -451,7 +299,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self.list.filter.value = ""
         self._go_to_tab(Tab.DOWNLOADS)
 
-    def _start(self, task: Callable[[], Result], progress: str = "") -> None:
+    def start(self, task: Callable[[], Result], progress: str = "") -> None:
         """Run a task in the background, then show what changed and its message."""
 
         async def run() -> None:
@@ -472,21 +320,24 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if (row := self._highlighted) is not None and row.name == name:
             self._show_actions(row)
 
+    def add(self, name: str) -> None:
+        self.run_in_turn(partial(self._add, name))
+
     async def _add(self, name: str) -> None:
         result = await in_background(partial(self._tasks.add_to_catalogue, name))
         self.list.filter.value = ""
         await self._rescan()
-        installed = result.row in (row.key for row in self._rows_of(Tab.INSTALLED, ""))
+        installed = result.row in (row.key for row in self._known.rows_of(Tab.INSTALLED, ""))
         self._go_to_tab(Tab.INSTALLED if installed else Tab.CATALOGUE, result.row)
         self.show_message(result.message)
 
-    def _confirm_removal(self, installed: Installed, older: bool = False) -> None:
+    def confirm_removal(self, installed: Installed, older: bool = False) -> None:
         """Delete a model, or only its older commits, if the user confirms."""
         name = installed.repository
         if not older and self._pair_status().uses(installed.folder):
             self.show_message(f"{name} is loaded. Load other models before you delete it.")
             return
-        remove = partial(self._start, partial(self._tasks.remove, name, older))
+        remove = partial(self.start, partial(self._tasks.remove, name, older))
         size = formatting.size(installed.older if older else installed.size)
         choices: list[tuple[str, Run]] = [
             ("Keep", lambda: None),
@@ -495,9 +346,12 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         dialog = ActionDialog(details.removal_text(installed, older), choices)
         self.app.push_screen(dialog, self._carry_out)
 
-    def _confirm_pair(self, target: str, candidate: DraftCandidate | None) -> None:
+    def confirm_pair(self, target: str, candidate: DraftCandidate | None) -> None:
         """Show the cost of loading a pair, and load it if the user confirms."""
-        overview, draft = self._inventory.find(target), candidate.draft.name if candidate else None
+        overview, draft = (
+            self._known.inventory.find(target),
+            candidate.draft.name if candidate else None,
+        )
         assert overview is not None  # the action was made from it
         pairs = [
             ("Load now", PairChoice(target, draft)),
@@ -507,7 +361,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if self._machines is not None:
             label = f"Load across {self._machines.hosts.size} machines"
             pairs.append((label, PairChoice(target, draft, across=True)))
-            text = Content("\n").join([text, *self._across(overview, candidate)])
+            text = Content("\n").join([text, *self._known.across(overview, candidate)])
         choices = [(label, partial(self.dismiss, pair)) for label, pair in pairs]
         self.app.push_screen(ActionDialog(text, choices), self._load)
 
@@ -522,55 +376,47 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if row.kind is RowKind.DOWNLOAD:
             self._jobs.cancel(row.name)
             return
-        installed = self._inventory.installed_model(row.name)
+        installed = self._known.inventory.installed_model(row.name)
         if row.kind is RowKind.MODEL and installed is not None:
-            self._confirm_removal(installed)
-        elif (found := self._inventory.found_model(row.name)) is not None:
+            self.confirm_removal(installed)
+        elif (found := self._known.inventory.found_model(row.name)) is not None:
             self.show_message(f"{found.name} belongs to another program. Delete it there.")
         else:
             self.show_message("Nothing here can be deleted.")
 
 
-LoadPair = Callable[
-    [str, str | None, Callable[[], ModelCache], Hosts | None], Coroutine[Any, Any, None]
-]
-"""Loads a target and a draft by their names, on this machine or spread over several."""
-
-
 class ModelsController:
-    """Opens the models screen, and reports in the chat when a job ends."""
+    """Opens the models screen, and shows there what jobs and measurements have found."""
+
+    @dataclass
+    class Chosen(Message):
+        """Load this pair."""
+
+        choice: PairChoice
+
+    class Measure(Message):
+        """Measure the speed of the loaded pair."""
 
     def __init__(
         self,
         app: App[Any],
-        *,
+        start: Start,
         repository: ChatRepository,
-        settings: LiveSettings,
         pair_status: Callable[[], PairStatus],
-        load_pair: LoadPair,
         memory: Callable[[], MemoryStats | None],
-        measure: Callable[[CalibrateCosts], None],
-        keep: Callable[[], float],
-        show_message: Callable[[str], None],
-        library: Callable[[], Library] | None = None,
-        machines: Machines | None = None,
     ) -> None:
-        """`library`, the user's by default, is called when it is first needed. `machines` are those
-        of `--hosts`."""
-        self._app = app
-        self._repository, self._settings = repository, settings
-        self.pair_status, self._load_pair = pair_status, load_pair
-        self._memory, self._send_measure, self._keep = memory, measure, keep
-        self._show_message = show_message
-        self.library = cache(library or default_library)
+        """The app gets the messages."""
+        self._app, self._repository, self._settings_file = app, repository, start.settings
+        self.pair_status, self._memory = pair_status, memory
+        self.library = cache(start.library or default_library)
         """Waits for the disk when it is first called."""
-        self.machines = machines
+        self.machines = start.machines
         self.jobs = Jobs(app, self.library)
 
     @property
     def folders(self) -> str:
         """The folders from the settings."""
-        return self._settings.values.models.folders
+        return self._settings_file.settings.models.folders
 
     @property
     def _screen(self) -> ModelsScreen | None:
@@ -578,34 +424,21 @@ class ModelsController:
         return next((each for each in screens if isinstance(each, ModelsScreen)), None)
 
     def show(self) -> None:
-        self._app.push_screen(ModelsScreen(self), self._on_choice)
+        def chosen(choice: PairChoice | None) -> None:
+            if choice is not None:
+                self._app.post_message(self.Chosen(choice))
+
+        self._app.push_screen(ModelsScreen(self), chosen)
 
     def on_jobs_progressed(self) -> None:
         self.jobs.mark_drawn()
         if (screen := self._screen) is not None:
             screen.update_jobs()
 
-    def on_job_ended(self, message: str) -> None:
-        self._show_message(message)
+    def show_result(self, message: str) -> None:
+        """Show the result of a job or of a measurement if the screen is open."""
         if (screen := self._screen) is not None:
             screen.show_job_result(message)
-
-    def on_costs_measured(self, costs: Costs) -> None:
-        self.on_job_ended(describe(costs, self._keep()))
-
-    def _on_choice(self, choice: PairChoice | None) -> None:
-        if choice is None:
-            return
-        if choice.as_default:
-            try:
-                self._settings.change(find("models.target"), choice.target)
-                self._settings.change(find("models.draft"), choice.draft or "")
-            except ValueError:
-                self._show_message(f"'{choice.target}' cannot be saved in the settings.")
-                return
-        hosts = self.machines.hosts if self.machines is not None and choice.across else None
-        load = partial(self._load_pair, choice.target, choice.draft, self.cache, hosts)
-        start_task(self._app, load)
 
     def cache(self) -> ModelCache:
         return self.library().cache
@@ -614,7 +447,7 @@ class ModelsController:
         """Have the engine measure the loaded pair. Returns a message."""
         if reason := self.pair_status().blocked_reason:
             return reason
-        self._send_measure(CalibrateCosts())
+        self._app.post_message(self.Measure())
         return "Measuring the models on a few thousand random tokens. Asking a question stops this."
 
     def machine(self) -> Machine:

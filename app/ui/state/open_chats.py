@@ -6,6 +6,7 @@ be answered in the background, and each may have a queued question.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -33,6 +34,10 @@ class OpenChats:
         self.answering: OpenChat | None = None
         self.last_sent: StoredTurn | None = None
         """The turn sent to the engine last, finished or not."""
+        self.draw_lock = asyncio.Lock()
+        """Locked while another conversation or turn is put on the screen."""
+        self._cancelled = False
+        """Whether the turn that is being stored or answered is to be stopped."""
         self._clock = clock
         self._started_at = clock()
         self._fully_cached: set[str] = set()
@@ -60,6 +65,10 @@ class OpenChats:
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
+    def begin_turn(self, chat: OpenChat) -> None:
+        """A turn of this conversation is being stored."""
+        self.committing, self._cancelled = chat, False
+
     def start_turn(self, chat: OpenChat, pending: StoredTurn) -> None:
         """This turn is sent to the engine now."""
         self.committing, self.answering, self.last_sent = None, chat, pending
@@ -67,6 +76,11 @@ class OpenChats:
         self._fully_cached.discard(chat.chat.name)
         self._started_at = self._clock()
         pending.turn.start(self._started_at)
+
+    def on_asked(self) -> None:
+        """The engine was asked: stop the turn if that was requested before."""
+        if self._cancelled:
+            self.cancel()
 
     def apply(self, event: Event) -> Turn | None:
         """Apply an event to the running turn, and return that; None if it is of another one."""
@@ -80,7 +94,8 @@ class OpenChats:
         return turn
 
     def cancel(self) -> None:
-        """Stop the turn that is being answered."""
+        """Stop the turn that is being stored or answered."""
+        self._cancelled = True
         if self.answering is not None and self.answering.asked is not None:
             self.answering.asked.cancel()
 

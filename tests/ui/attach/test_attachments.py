@@ -37,6 +37,7 @@ from app.ui.attach.attachment import (
     with_notes,
 )
 from app.ui.attach.chips import Chip, SkippedScreen, lines
+from app.ui.start import Start
 from tests.extras.test_ocr import fake_rapidocr
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
@@ -46,7 +47,6 @@ from tests.tables import table
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
-    app_with,
     ask,
     box_text,
     kept_app,
@@ -381,7 +381,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
         await until(pilot, lambda: engine.asks)
         assert engine.asks[0].messages[0].documents == (Document("a.txt", "Text.\n"),)
         assert box_text(pilot) == ""
-        await until(pilot, lambda: not pilot.app.chat.busy)
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)
         # The models get documents in the order of the chips.
         pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
@@ -400,7 +400,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
 
 
 async def test_a_chip_says_tokens_once_they_are_counted() -> None:
-    app = SpecchatApp(FakeEngine(), Load(str(target_path())))
+    app = SpecchatApp(Start(FakeEngine(), Load(str(target_path()))))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
@@ -503,19 +503,6 @@ async def test_a_file_goes_to_the_conversation_in_which_it_was_attached(tmp_path
         await until_shown(pilot, "First?")
         await pilot.press("enter")
         await until_shown(pilot, "▣ a.txt")
-
-
-@pytest.mark.slow
-async def test_a_returned_question_keeps_the_facts_of_its_files(tmp_path: Path) -> None:
-    engine = FakeEngine(step_load=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        attach(pilot, repository(tmp_path))
-        await until_shown(pilot, "2 skipped")
-        await type_in(pilot, "Early?")
-        await pilot.press("enter")
-        await until_shown(pilot, "queued · Esc takes it back")
-        await pilot.press("escape")
-        await until_shown(pilot, "▣ src/ · 1 file", "2 skipped", "❯ Early?")
 
 
 # ------------------------------------------------------------------------------ narrow, hostile

@@ -19,6 +19,7 @@ from app.settings.definitions import Documents
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import DELETED
 from app.ui.attach.chips import Chip
+from app.ui.start import Start
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.attach.test_attachments import Held, attach
@@ -55,13 +56,13 @@ async def checked(pilot: Pilot[None]) -> None:
 
 
 async def checks(pilot: Pilot[None], starts: Callable[[], object]) -> None:
-    reader = chat(pilot).attachments
-    await until(pilot, lambda: not reader._checking)
+    changed = chat(pilot).attachments.changed
+    await until(pilot, lambda: not changed._checking)
     chat(pilot).set_focus(None)
     await pilot.pause()
-    reader._next_check = 0.0
+    changed._next_check = 0.0
     starts()
-    await until(pilot, lambda: not reader._checking and reader._next_check)
+    await until(pilot, lambda: not changed._checking and changed._next_check)
 
 
 def texts(engine: FakeEngine) -> list[list[str]]:
@@ -186,8 +187,7 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
     for name in ("a.txt", "b.txt", "c.txt"):
         written(tmp_path / "src" / name, f"{name} is old\n")
     engine = FakeEngine(Story(answer="Yes."))
-    app = app_with(engine)
-    app.chat._watches = True
+    app = app_with(engine, watches=True)
     async with app.run_test(size=(110, 30)) as pilot:
         await until_shown(pilot, "ready")
         await attached(pilot, tmp_path / "src")
@@ -195,7 +195,7 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         written(tmp_path / "src" / "a.txt", "a.txt is changed\n")
         (tmp_path / "src" / "b.txt").unlink()
         written(tmp_path / "src" / "d.txt", "d.txt is new\n")
-        await checks(pilot, chat(pilot).attachments.check)
+        await checks(pilot, chat(pilot).attachments.changed.check)
         await until_shown(pilot, "↻ src/ · 1 changed, 1 new, 1 gone, ⏎ reads it again")
         chat(pilot).composer.chips.query(Chip)[0].focus()
         await pilot.press("space")
@@ -211,16 +211,16 @@ async def test_a_watched_folder_offers_new_and_changed_files(tmp_path: Path) -> 
         assert "d.txt" in tree
         assert files == ["a.txt is changed\n", DELETED, "c.txt is old\n"]
         assert added == ["d.txt is new\n"]
-        await checks(pilot, chat(pilot).attachments.check)
+        await checks(pilot, chat(pilot).attachments.changed.check)
         assert not chat(pilot).composer.chips.offers
         # A new file that cannot be read is said once.
         written(tmp_path / "src" / "new.bin", b"\0\1")
-        await checks(pilot, chat(pilot).attachments.check)
+        await checks(pilot, chat(pilot).attachments.changed.check)
         await until_shown(pilot, "↻ src/ · 1 new")
         chat(pilot).composer.chips.query(Chip)[0].focus()
         await pilot.press("enter")
         await until_shown(pilot, "Nothing that can be read has changed in 'src/'")
-        await checks(pilot, chat(pilot).attachments.check)
+        await checks(pilot, chat(pilot).attachments.changed.check)
         assert not chat(pilot).composer.chips.offers
 
 
@@ -233,8 +233,7 @@ async def test_the_last_lines_of_a_watched_log_are_those_of_each_question(tmp_pa
 
     for watches in (True, False):
         engine = FakeEngine(Story(answer="Yes."))
-        app = app_with(engine)
-        app.chat._watches = watches
+        app = app_with(engine, watches=watches)
         async with app.run_test(size=(110, 30)) as pilot:
             await until_shown(pilot, "ready")
             for part in ("#-2", "#5-"):
@@ -253,7 +252,7 @@ async def test_the_last_lines_of_a_watched_log_are_those_of_each_question(tmp_pa
             assert texts(engine)[0] == ["".join(last[-2:]), "".join(last[4:])]
             lines = [each.line for each in engine.asks[-1].messages[0].documents]
             assert lines == [len(last) - 1, 5]
-            await checks(pilot, chat(pilot).attachments.check)
+            await checks(pilot, chat(pilot).attachments.changed.check)
             assert len(chat(pilot).composer.chips.offers) == (0 if watches else 2)
 
 
@@ -263,7 +262,7 @@ async def test_a_large_file_is_searched_for_each_question(tmp_path: Path) -> Non
     path = written(tmp_path / "huge.log", "".join(lines))
     engine = FakeEngine(Story(answer="Yes."))
     async with started(engine, size=(110, 30)) as pilot:
-        file = chat(pilot).settings_file
+        file = pilot.app.settings.file
         file.settings = replace(file.settings, documents=Documents(attach_limit_mb=1))
         await attached(pilot, path)
         await until_shown(pilot, " of 50,000 lines · searched for each question")
@@ -318,14 +317,14 @@ async def test_a_drive_that_does_not_answer_holds_up_nothing(
     async with started(engine, size=(110, 30)) as pilot:
         await attached(pilot, path)
         await ask(pilot, engine)
-        await until(pilot, lambda: not chat(pilot).attachments._checking)
+        await until(pilot, lambda: not chat(pilot).attachments.changed._checking)
         answers = threading.Event()
         monkeypatch.setattr(changes, "file_state", lambda origin: answers.wait(WAIT_SECONDS))
-        chat(pilot).attachments.check(at_once=True)
+        chat(pilot).attachments.changed.check(at_once=True)
         await ask(pilot, engine, "And now?")
         await pilot.press("ctrl+n", "ctrl+n")  # the second one confirms
         await until(pilot, lambda: not chat(pilot).open_chats.shown.conversation.turns)
-        await until(pilot, lambda: not chat(pilot).attachments._checking)
+        await until(pilot, lambda: not chat(pilot).attachments.changed._checking)
         answers.set()
 
 
@@ -333,7 +332,7 @@ async def test_the_context_meter_counts_one_version_only(tmp_path: Path) -> None
     path = written(tmp_path / "contract.txt", OLD * 400)
     engine = FakeEngine(Story(answer="Yes."))
     load = Load(str(target_path()), str(draft_path()))
-    async with SpecchatApp(engine, load).run_test(size=(110, 30)) as pilot:
+    async with SpecchatApp(Start(engine, load)).run_test(size=(110, 30)) as pilot:
         await until_shown(pilot, "ready")
         await attached(pilot, path)
         await ask(pilot, engine)

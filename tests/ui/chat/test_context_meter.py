@@ -10,8 +10,9 @@ from app.protocol.commands import Load
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import BackgroundProgress, CostsUpdated
 from app.ui.app import SpecchatApp
-from app.ui.chat import asking
 from app.ui.chat.chrome import ContextMeter
+from app.ui.start import Start
+from app.ui.state import asking
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -33,7 +34,7 @@ KNOWN = Costs(LinearCost(0, 5e-5), LinearCost(0, 1e-5), LinearCost(0.1, 0), Line
 
 def counting_app(engine: FakeEngine) -> SpecchatApp:
     """One that has a tokenizer to count with."""
-    return SpecchatApp(engine, Load(str(target_path()), str(draft_path())))
+    return SpecchatApp(Start(engine, Load(str(target_path()), str(draft_path()))))
 
 
 def figures(pilot: Pilot[None]) -> str:

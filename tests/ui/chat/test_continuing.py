@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from app.protocol.events import Token
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.tables import slow
 from tests.ui.helpers import (
@@ -19,7 +19,6 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
-    kept_app,
     paste,
     screen_text,
     type_in,
@@ -63,34 +62,6 @@ async def test_a_cut_off_answer_is_continued_in_place() -> None:
         await until_gone(pilot, "F4 continues")
 
 
-async def test_keys_that_ask_report_that_models_are_still_loading() -> None:
-    engine = FakeEngine(CUT, step_load=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await pilot.press("f4")
-        await until_shown(pilot, "! The models are still loading. Try again when they are ready.")
-        engine.finish()
-        await until_shown(pilot, "ready in")
-        await pilot.press("f4")
-        await until_shown(pilot, "Nothing to continue: nothing has been asked yet.")
-        # The keys of the slider stand alone.
-        await until_shown(pilot, "⏎ send")
-        await pilot.press("ctrl+g")
-        await until_shown(pilot, "⏎ set")
-        await until_gone(pilot, "⏎ send")
-        await pilot.press("escape")
-        await until_gone(pilot, "⏎ set")
-        await until_shown(pilot, "⏎ send")
-        # An answer that was stopped before its first word is empty.
-        engine.stepping = True
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await pilot.press("escape")
-        engine.finish()
-        await until_shown(pilot, "stopped before the first word")
-        await pilot.press("f4")
-        await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
-
-
 async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> None:
     engine = FakeEngine(replace(CUT, ended=FinishReason.REPEATED))
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -107,35 +78,22 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
         await until_shown(pilot, "■ stopped · the text is kept · F4 continues")
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "mode"),
-    [
-        slow(0, "ctrl+a", Mode.SPARSE),
-        (2, "ctrl+a", Mode.SPARSE),
-        slow(0, "ctrl+r", Mode.FULL),
-        slow(2, "ctrl+r", Mode.FULL),
-    ],
-)
-async def test_a_stopped_answer_is_continued_or_asked_again_in_two_ways(
-    words: int, key: str, mode: Mode
-) -> None:
+async def test_a_stopped_answer_can_be_continued_or_asked_again() -> None:
     engine = FakeEngine(CUT, stepping=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready in")
         await paste(pilot, DOCUMENT)
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
-        for _ in range(words):
+        for _ in range(2):
             engine.advance_to(lambda event: isinstance(event, Token))
         await pilot.press("escape")
         engine.finish()
-        await until_shown(
-            pilot, "F4 continue" if words else "⏎ send", "^A again", "^R read in full"
-        )
+        await until_shown(pilot, "F4 continue", "^A again", "^R read in full")
         await type_in(pilot, "words")
-        await pilot.press(key if key == "ctrl+r" else "ctrl+u", *["ctrl+a"] * (key == "ctrl+a"))
+        await pilot.press("ctrl+u", "ctrl+a")
         await until(pilot, lambda: len(engine.asks) == 2)
-        assert engine.asks[1].mode is mode
+        assert engine.asks[1].mode is Mode.SPARSE
 
 
 @pytest.mark.slow
@@ -148,20 +106,6 @@ async def test_in_a_box_with_text_it_goes_to_the_start_of_the_line() -> None:
         await pilot.press("ctrl+a", "a")
         await until_shown(pilot, "❯ awords")
         assert len(engine.asks) == 1
-
-
-@pytest.mark.slow
-async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:
-    engine = FakeEngine(CUT)
-    async with kept_app(tmp_path, engine) as (pilot, _):
-        await paste(pilot, DOCUMENT)
-        await ask(pilot, engine)
-        await until_shown(pilot, "F4 continues")
-    engine = FakeEngine(Story(answer="pays the rent."))
-    async with kept_app(tmp_path, engine) as (pilot, _):
-        await until_shown(pilot, "■ cut off at 3 tokens")
-        await pilot.press("f4")
-        await until_shown(pilot, "The tenant pays the rent.")
 
 
 # ------------------------------------------------------------------------------------ quitting
@@ -178,7 +122,7 @@ class Clock:
 @pytest.mark.parametrize("seconds", [slow(3.0), 40.0])
 async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> None:
     engine, clock = FakeEngine(Story(slowness=0.1), stepping=True), Clock()
-    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    app = SpecchatApp(Start(engine, Load("models/target-model", "models/draft-model"), clock=clock))
     async with app.run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
@@ -211,7 +155,7 @@ async def test_a_key_between_two_requests_to_quit_takes_the_first_back(
     key: str, between: str
 ) -> None:
     engine, clock = FakeEngine(Story(slowness=0.1), stepping=True), Clock()
-    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    app = SpecchatApp(Start(engine, Load("models/target-model", "models/draft-model"), clock=clock))
     async with app.run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
@@ -226,7 +170,7 @@ async def test_a_key_between_two_requests_to_quit_takes_the_first_back(
 
 async def test_quitting_asks_where_the_first_word_is_far_and_not_when_it_is_over() -> None:
     engine, clock = FakeEngine(Story(slowness=60.0), stepping=True), Clock()
-    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    app = SpecchatApp(Start(engine, Load("models/target-model", "models/draft-model"), clock=clock))
     async with app.run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-
-import pytest
-from textual.pilot import Pilot
 
 from app.protocol.events import (
     EngineWarning,
@@ -21,12 +16,9 @@ from app.protocol.events import (
 from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason
-from app.ui.app import SpecchatApp
 from tests.fakes import GIB, FakeEngine, Story, does_not_fit
-from tests.tables import slow
 from tests.ui.helpers import (
     DOCUMENT,
-    SMALL,
     app_with,
     ask,
     kept_app,
@@ -74,36 +66,20 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_shown(pilot, "▸ Read")
 
 
-@pytest.mark.parametrize("kept", [True, slow(False)])
 async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
-    kept: bool, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     engine = FakeEngine(Story(answer="Yes, it is.", failure=does_not_fit()))
-    app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
-    async with app as (pilot, _):
+    async with kept_app(tmp_path, engine) as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again")
-        assert not engine.asks[0].skip_memory_check
-        await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
-        await until(pilot, lambda: len(engine.asks) == 2)
-        assert not engine.asks[1].skip_memory_check
-        await until_shown(pilot, "Press Enter again")
         await pilot.press("enter")
-        await until(pilot, lambda: len(engine.asks) == 3)
-        assert engine.asks[2].skip_memory_check
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].skip_memory_check
         await until_shown(pilot, "Yes, it is.")
-        engine.story = Story(answer="Yes, it is.", failure=does_not_fit())
         await pilot.press("ctrl+r")
         await until_shown(pilot, "^A tries anyway")
-        assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: len(engine.asks) == 5)
-        assert engine.asks[4].skip_memory_check
-
-
-@asynccontextmanager
-async def unkept_app(engine: FakeEngine) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
-    app = app_with(engine)
-    async with app.run_test(size=SMALL) as pilot:
-        yield pilot, app
+        await until(pilot, lambda: len(engine.asks) == 4)
+        assert engine.asks[3].skip_memory_check

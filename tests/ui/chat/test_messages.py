@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from app.protocol.events import Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
+from app.protocol.reasons import too_long
 from app.store import records
 from app.store.store import Store
 from app.ui.app import SpecchatApp
@@ -44,7 +45,7 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
     await until_shown(pilot, "ready")
     for question in questions:
         await ask(pilot, engine, question)
-        await until(pilot, lambda: not pilot.app.chat.busy, "the answer")  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy, "the answer")  # type: ignore[attr-defined]
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
@@ -107,6 +108,16 @@ async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await paste(pilot, DOCUMENT)
         await answered(pilot, engine, "One?", "Two?")
+        # A question that does not fit is still edited.
+        await choose(pilot, app, "question", "One?")
+        await pilot.press("ctrl+e")
+        await until_shown(pilot, "❯ One?", "▣ Paste 1", "Editing an earlier question")
+        engine.story = Story(failure=too_long(53_360, "qwen3-8b-4bit", 40_960))
+        await pilot.press("!", "enter")
+        await until_shown(pilot, "❯ One?!", "▣ Paste 1", "at most 40,960")
+        await until(pilot, lambda: app.chat.composer.edited)
+        await pilot.press("escape")
+        await until_gone(pilot, "▣ Paste 1")
         await type_in(pilot, "written before")
         await choose(pilot, app, "question", "One?")
         await pilot.press("ctrl+e")
@@ -118,8 +129,8 @@ async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path:
         await until_shown(pilot, "❯ One?", "▣ Paste 1", "Editing an earlier question")
         engine.story = Story(answer="No.")
         await pilot.press("backspace", "!", "enter")
-        await until(pilot, lambda: len(engine.asks) == 3)
-        (asked,) = engine.asks[2].messages
+        await until(pilot, lambda: len(engine.asks) == 4)
+        (asked,) = engine.asks[3].messages
         assert (asked.text, asked.documents[0].text) == ("One!", DOCUMENT)
         assert asked.documents == engine.asks[0].messages[0].documents
         await until_shown(pilot, "No.", "‹ 2/2 ›", "❯ written before")
@@ -130,7 +141,7 @@ async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path:
         await until_shown(pilot, "Two?", "‹ 1/2 ›", "←→ 1/2")
         await pilot.press("escape")
         await ask(pilot, engine, "")
-        said = [message.text for message in engine.asks[3].messages]
+        said = [message.text for message in engine.asks[4].messages]
         assert said == ["One?", "Yes.", "Two?", "Yes.", "written before"]
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "Two?", "written before")
@@ -195,35 +206,11 @@ async def test_an_answer_in_the_middle_is_answered_again(
         await until_gone(pilot, "Two?")
         await until(pilot, lambda: len(engine.asks) == 4)
         engine.advance_to(lambda event: isinstance(event, Token))
+        # Nothing is changed while an answer is written.
+        await pilot.press("tab", "ctrl+d")
+        await until_shown(pilot, "Still answering. Esc stops it.")
         await pilot.press("escape")
-        await until(pilot, lambda: engine.cancelled)
-        engine.finish()
-        await until_shown(pilot, "■ stopped", "Two?")
-
-
-@pytest.mark.slow
-async def test_a_click_on_the_versions_goes_to_another(tmp_path: Path) -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Good.")))
-    async with app.run_test(size=SMALL) as pilot:
-        await answered(pilot, engine, "One?")
-        engine.story = Story(answer="Better.")
-        await pilot.press("ctrl+r")
-        await until_shown(pilot, "Better.", "‹ 2/2 ›")
-        await pilot.click("AnswerView Speaker", offset=(10, 0))
-        await until_shown(pilot, "Good.", "‹ 1/2 ›")
-
-
-@pytest.mark.slow
-async def test_stopped_again_the_old_answers_are_back() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
-    async with app.run_test(size=SMALL) as pilot:
-        await answered(pilot, engine, "One?", "Two?")
-        await choose(pilot, app, "answer", "One?")
-        engine.stepping = True
-        await pilot.press("ctrl+a")
-        await until_gone(pilot, "Two?")
-        await until(pilot, lambda: len(engine.asks) == 3)
-        engine.advance_to(lambda event: isinstance(event, Token))
+        await until(pilot, lambda: app.focused is app.chat.composer.box)
         await pilot.press("escape")
         await until(pilot, lambda: engine.cancelled)
         engine.finish()
@@ -264,27 +251,6 @@ async def test_a_deleted_message_can_be_restored(tmp_path: Path) -> None:
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 6, "what was deleted")
         await until_shown(pilot, "Restored.", "One?", "Two?")
-
-
-async def test_nothing_is_changed_while_an_answer_is_written() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes."), stepping=True))
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await ask(pilot, engine, "One?")
-        for key in ("ctrl+d", "ctrl+a", "ctrl+r"):
-            await pilot.press("tab")
-            await until(pilot, lambda: chosen(app) is not None)
-            await pilot.press(key)
-            await until_shown(pilot, "Still answering. Esc stops it.")
-            await pilot.press("escape")
-            app.chat.notice.show("")
-            await until_gone(pilot, "under way")
-        assert len(engine.commands) == 2
-        # The keys of a message are in the help.
-        await pilot.resize_terminal(100, 110)
-        await pilot.press("f1")
-        await until_shown(pilot, "A selected message", "Copy the message as Markdown", "^K")
-        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
 
 
 async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> None:

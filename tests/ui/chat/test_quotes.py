@@ -18,6 +18,7 @@ from app.models.library import Library
 from app.models.packaged import SMOLLM2
 from app.ui.app import SpecchatApp
 from app.ui.models import jobs
+from app.ui.start import Start
 from app.ui.transcript.turn_view import ONLY_QUOTES
 from tests.fakes import FakeEngine, Story
 from tests.models.packages import packaged_model
@@ -32,7 +33,7 @@ CODE = "def open(key):\n    if key == 4711:\n        return *True*\n"
 def quoting_app(tmp_path: Path, engine: FakeEngine) -> SpecchatApp:
     cache = ModelCache(tmp_path / "hub")
     library = Library(cache, tmp_path / "config", Puller(cache, None).settings)  # type: ignore[arg-type]
-    return SpecchatApp(engine, resolve_pair(), library=lambda: library)
+    return SpecchatApp(Start(engine, resolve_pair(), library=lambda: library))
 
 
 async def ask(pilot: Any, question: str) -> None:

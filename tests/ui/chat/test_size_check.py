@@ -6,9 +6,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from app.protocol.reasons import Failure, FailureKind, too_long
-from app.protocol.stats import Phase
-from app.store.store import Store
+from app.protocol.reasons import too_long
 from app.ui.attach.chips import Chips
 from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
@@ -21,7 +19,6 @@ from tests.ui.helpers import (
     repository,
     started,
     type_in,
-    until,
     until_gone,
     until_shown,
 )
@@ -68,7 +65,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
 
 
 async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -> None:
-    """Nothing of it stays in the conversation, and at the next start it is still there."""
+    """Nothing of it stays in the conversation."""
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path, engine, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "ready")
@@ -85,58 +82,3 @@ async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -
         assert chips(pilot) == ["Paste 1", "Paste 2"]
         branch = app.chat.open_chats.shown.conversation.branch
         assert [turn.question.text for turn in branch] == ["First?"]
-    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
-        await until_shown(pilot, "❯ Which box?", "next: FULL", "▸ Read")
-        assert chips(pilot) == ["Paste 1", "Paste 2"]
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-        assert [m.text for m in engine.asks[0].messages][::2] == ["First?", "Which box?"]
-
-
-async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) -> None:
-    engine = FakeEngine(TOO_LONG)
-    async with kept_app(tmp_path, engine, size=(110, 30)) as (pilot, app):
-        await until_shown(pilot, "ready")
-        await type_in(pilot, "Which box?")
-        await pilot.press("enter")
-        await until_shown(pilot, "❯ Which box?", "(no question yet)")
-        assert app.chat.open_chats.shown.title == ""
-        await pilot.pause()
-        assert app.chat.sub_title == ""
-        # A queued question returns after the refused one.
-        entry(pilot).box.clear()
-        engine.stepping = True
-        await ask(pilot, engine, "First?")
-        await type_in(pilot, "Second?")
-        await pilot.press("enter")
-        await until_shown(pilot, "queued · Esc takes it back")
-        engine.finish()
-        await until(pilot, lambda: entry(pilot).box.text == "First?\nSecond?")
-        assert len(engine.asks) == 2
-    with Store(tmp_path) as store:
-        assert [each.title for each in store.conversations()] == [""]
-
-
-async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
-    engine = FakeEngine(Story(answer="Yes."))
-    async with started(engine, (80, 30)) as pilot:
-        await ask(pilot, engine, "First?")
-        await until_shown(pilot, "▸ Read")
-        engine.story = TOO_LONG
-        await pilot.press("tab", "ctrl+e")
-        await until_shown(pilot, "Editing an earlier question")
-        await type_in(pilot, " Really?")
-        await pilot.press("enter")
-        await until_shown(pilot, "at most 40,960")
-        assert entry(pilot).box.text == "First? Really?"
-        composer = pilot.app.chat.composer  # type: ignore[attr-defined]
-        await until(pilot, lambda: composer.edited)
-        engine.story = Story(answer="Yes.")
-        await pilot.press("enter")
-        await until_shown(pilot, "‹ 2/2 ›")
-        assert [m.text for m in engine.asks[-1].messages] == ["First? Really?"]
-        # An answer that fails later stays where it is: only what was not begun comes back.
-        engine.story = Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL))
-        await ask(pilot, engine, "Second?")
-        await until_shown(pilot, "✗ No model is loaded.")
-        assert entry(pilot).box.text == ""

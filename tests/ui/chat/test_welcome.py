@@ -11,7 +11,6 @@ from textual.pilot import Pilot
 
 from app.chat.sample import QUESTION, sample
 from app.models.catalogue import catalogue
-from app.models.embedded import draft_path, target_path
 from app.models.fit import mac_with
 from app.models.pairs import Recommendation, recommend
 from app.protocol.commands import Load
@@ -19,6 +18,7 @@ from app.settings.file import SettingsFile
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat import welcome
+from app.ui.start import Start
 from tests.fakes import FakeEngine, Story
 from tests.tables import slow
 from tests.ui.helpers import DOCUMENT, SMALL, paste, screen_text, until, until_gone, until_shown
@@ -36,11 +36,13 @@ async def first_app(
     folder: Path, engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
 ) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
     app = SpecchatApp(
-        engine or FakeEngine(Story(answer="Yes.")),
-        Load("models/target", "models/draft"),
-        settings=SettingsFile(folder / "settings.toml"),
-        folder=folder / "store",
-        show_welcome=True,
+        Start(
+            engine or FakeEngine(Story(answer="Yes.")),
+            Load("models/target", "models/draft"),
+            settings=SettingsFile(folder / "settings.toml"),
+            folder=folder / "store",
+            show_welcome=True,
+        )
     )
     try:
         async with app.run_test(size=size) as pilot:
@@ -151,18 +153,3 @@ async def test_text_typed_during_the_start_gets_no_sample(
         await until_shown(pilot, FIRST, "32 GB")
         assert (app.chat.composer.box.text, app.chat.composer.chips.items) == ("Hi", ())
         assert "Press ⏎ to ask" not in screen_text(pilot)
-
-
-async def test_the_demo_model_is_not_asked_without_a_document(tmp_path: Path) -> None:
-    engine = FakeEngine(Story(answer="Yes."))
-    app = SpecchatApp(engine, Load(str(target_path()), str(draft_path()), only_quotes=True))
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await pilot.press(*"hello", "enter")
-        await until_shown(pilot, "only answers questions about", "❯ hello")
-        assert not engine.asks
-        await paste(pilot, DOCUMENT)
-        await pilot.press("enter")
-        await until_shown(pilot, "▸ Read")
-        await pilot.press(*"more", "enter")
-        await until(pilot, lambda: len(engine.asks) == 2, "a later question needs none")

@@ -29,7 +29,7 @@ def lines(pilot: Pilot[None]) -> list[str]:
 async def ask_and_end(pilot: Pilot[None], engine: FakeEngine, question: str) -> None:
     await ask(pilot, engine, question)
     engine.finish()
-    await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+    await until(pilot, lambda: not pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
 
 
 async def test_conversations_stand_beside_a_wide_chat_and_open_by_a_click(tmp_path: Path) -> None:

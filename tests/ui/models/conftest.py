@@ -17,6 +17,7 @@ from app.models.packaged import SMOLLM2
 from app.protocol.commands import Load
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests.fakes import FakeEngine
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
@@ -89,6 +90,6 @@ def app(library: Library) -> Make:
     def make(engine: FakeEngine | None = None, **more: Any) -> SpecchatApp:
         load = Load("models/target-model", "models/draft-model", ("first", "first-draft"))
         more.setdefault("settings", SettingsFile())
-        return SpecchatApp(engine or FakeEngine(), load, library=lambda: library, **more)
+        return SpecchatApp(Start(engine or FakeEngine(), load, library=lambda: library, **more))
 
     return make

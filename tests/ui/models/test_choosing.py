@@ -18,6 +18,7 @@ from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.ui.models.screen import ActionDialog, ModelsScreen
+from app.ui.start import Start
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -37,7 +38,7 @@ NARROW = (60, 20)
 
 
 async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
-    await until(pilot, lambda: not pilot.app.chat.busy, "the pair")  # type: ignore[attr-defined]
+    await until(pilot, lambda: not pilot.app.chat.readiness.busy, "the pair")  # type: ignore[attr-defined]
     await pilot.press("ctrl+l")
     await until_shown(pilot, *(shown or ("embedded",)))
     screen = pilot.app.screen
@@ -227,7 +228,7 @@ async def test_a_damaged_first_pair_is_reported_and_not_loaded(
     (snapshot / "tokenizer.json").write_text("{")
     engine = FakeEngine()
     found = find_pair(BIG, cache=library.cache)
-    running = SpecchatApp(engine, found, settings=SettingsFile(), library=lambda: library)
+    running = SpecchatApp(Start(engine, found, settings=SettingsFile(), library=lambda: library))
     async with running.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "is not valid JSON", "Ctrl+L")
         assert engine.sent(Load) == []
@@ -256,7 +257,7 @@ async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: He
 async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
     """The first pair is checked before the engine gets it."""
     engine = FakeEngine()
-    app = SpecchatApp(engine, find_pair(), settings=SettingsFile(), library=lambda: library)
+    app = SpecchatApp(Start(engine, find_pair(), settings=SettingsFile(), library=lambda: library))
     async with models_of(app) as pilot:
         assert engine.sent(Load) == [resolve_pair()]
         await open_dialog(pilot, "embedded")

@@ -61,12 +61,12 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
         loader = pilot.app.chat.loader  # type: ignore[attr-defined]
         gone = Failure(FailureKind.MACHINE_LOST, {"machine": "studio.local", "error": "closed"})
         engine.say(LoadingAlone(gone))
-        await until(pilot, lambda: pilot.app.chat.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
         engine.say(HostsLost(gone, "big-4bit"))
         await until_shown(pilot, "so big-4bit continues on this machine alone.")
         assert not loader.busy
         assert loader.load.hosts is None
-        assert "on 2 machines" not in pilot.app.chat.header.render().plain  # type: ignore[attr-defined]
+        assert "on 2 machines" not in pilot.app.chat.widgets.header.render().plain  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ async def test_another_pair_that_is_being_loaded_stays_the_one_that_is_shown(
     async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
         loader = await spread(pilot)
         engine.step_load = True
-        await loader.load_pair(OTHER, None, lambda: pilot.app._library().cache)  # type: ignore[attr-defined]
+        await loader.load_pair(OTHER, None, pilot.app.models.cache)  # type: ignore[attr-defined]
         engine.say(LoadingAlone(MACHINE))
         engine.say(HostsLost(MACHINE, "big-4bit"))
         await until_shown(pilot, "continues on this machine alone.")
@@ -149,7 +149,7 @@ async def test_going_back_goes_to_this_machine_alone(app: Make, here: Here) -> N
         engine.step_load = True
         engine.say(LoadingAlone(MACHINE))
         await until(pilot, lambda: loader.busy)
-        await loader.load_pair(OTHER, None, lambda: pilot.app._library().cache)  # type: ignore[attr-defined]
+        await loader.load_pair(OTHER, None, pilot.app.models.cache)  # type: ignore[attr-defined]
         assert loader.changing, "another pair can be loaded instead"
         assert loader.cancel()
         engine.finish()

@@ -21,6 +21,7 @@ from app.protocol.events import Event
 from app.settings.definitions import find
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from tests.fakes import FakeEngine
 from tests.ui import helpers
 from tests.ui.pictures.svg import drawn
@@ -84,6 +85,7 @@ class Stage:
         engine: FakeEngine | None = None,
         *,
         news: str = "",
+        show_welcome: bool = False,
         prepared: Callable[[SpecchatApp], None] = lambda app: None,
         tokens: bool = True,
     ) -> AsyncIterator[None]:
@@ -94,17 +96,20 @@ class Stage:
         if self.look.light and settings.settings.appearance.theme == "auto":
             settings.settings = find("appearance.theme").with_value(settings.settings, LIGHT)
         self.app = SpecchatApp(
-            self.engine,
-            Load("models/target", "models/draft", display_names=(TARGET, DRAFT)),
-            settings=settings,
-            clock=lambda: self.now,
-            folder=self.home / "data",
-            snapshots=self.home / "cache",
-            startup_message=news,
+            Start(
+                self.engine,
+                Load("models/target", "models/draft", display_names=(TARGET, DRAFT)),
+                settings=settings,
+                clock=lambda: self.now,
+                folder=self.home / "data",
+                snapshots=self.home / "cache",
+                startup_message=news,
+                show_welcome=show_welcome,
+            )
         )
         self.app.animation_level = "none"
         if tokens:
-            self.app.chat.attachments._counter = Counted()  # type: ignore[assignment]
+            self.app.chat.attachments.counts.counter = Counted()  # type: ignore[assignment]
         prepared(self.app)
         size = self.look.width, self.look.height
         async with AsyncExitStack() as stack:
@@ -173,7 +178,7 @@ class Stage:
 
     async def idle(self) -> None:
         """Nothing is answered any more."""
-        await self.until(lambda: not self.app.chat.busy, "the end of the answer")
+        await self.until(lambda: not self.app.chat.readiness.busy, "the end of the answer")
 
     def play(self, until: Callable[[Event], bool], seconds: float) -> None:
         """The engine goes on, and so many seconds pass."""

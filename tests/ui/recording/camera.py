@@ -22,6 +22,7 @@ from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.definitions import ReadingSettings, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
+from app.ui.start import Start
 from app.util.assets import assets_path
 from tests.ingest.test_pdf import assembled
 from tests.ui.recording.film import Frame, film
@@ -69,11 +70,13 @@ async def _filmed(play: Play, home: Path) -> list[Frame]:
         reading=ReadingSettings(mode=Mode.SPARSE, background_reading=BackgroundPolicy.OFF)
     )
     app = SpecchatApp(
-        MlxEngine(),
-        resolve_pair(),
-        settings=SettingsFile(settings=settings),
-        folder=home / ".specchat",
-        snapshots=home / ".snapshots",
+        Start(
+            MlxEngine(),
+            resolve_pair(),
+            settings=SettingsFile(settings=settings),
+            folder=home / ".specchat",
+            snapshots=home / ".snapshots",
+        )
     )
     camera = Camera(app)
     try:

@@ -48,7 +48,7 @@ async def _ask(pilot: Pilot[None], question: str, answer: str) -> None:
     await _shown(pilot, answer)
     app = pilot.app
     assert isinstance(app, SpecchatApp)
-    while app.chat.busy:
+    while app.chat.readiness.busy:
         await pilot.pause(0.01)
     await asyncio.sleep(2.5)
 

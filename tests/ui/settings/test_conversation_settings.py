@@ -113,7 +113,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         assert engine.asks[1].sampling == SAMPLING
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "ready", "Elsewhere?")
-        app.chat.open_conversation(1)
+        app.chat.conversations.open(1)
         await until_shown(pilot, "One?", "next: SPARSE 35%")
         screen = await opened(pilot, app)
         assert screen.prompt.text == "Be brief."

@@ -218,7 +218,7 @@ async def test_invalid_settings_are_reported_and_unsaved_ones_still_apply(
     app = app_with(FakeEngine(), wrong)
     async with app.run_test(size=(100, 40)) as pilot:
         await until_shown(pilot, "Line 4 of", "1 more problem: see F2.")
-        assert app.chat.next_mode.keep == 0.5
+        assert app.chat.view.next_mode.keep == 0.5
         await go(pilot, "reading.background_reading")
         await until_shown(pilot, "'keep = 0.6'", "'reading.mode'")
         await pilot.press("right")

@@ -99,7 +99,7 @@ async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
         await until(pilot, lambda: len(engine.asks) == 2)
         assert engine.asks[1].messages[0].documents[0].pinned
         # In full all of it is being read.
-        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.readiness.busy)  # type: ignore[attr-defined]
         engine.stepping = True
         await pilot.press("ctrl+n", "ctrl+n")  # the second one confirms
         await until_gone(pilot, "◆ Answer")

@@ -13,7 +13,6 @@ from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind
 from app.store import records
 from app.store.store import Store
-from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples
@@ -32,7 +31,7 @@ async def first_start(stage: Stage) -> None:
     """As a new user sees it, and later with nothing to say."""
     offered = recommend(catalogue(), mac_with(32 << 30))
     with patch("app.ui.chat.welcome._recommend", lambda: offered):
-        async with stage.opened(prepared=welcoming):
+        async with stage.opened(show_welcome=True):
             await stage.shown("ready", "This demo model can only quote", "tok")
             box = stage.app.chat.composer.box
             await stage.until(lambda: box.has_focus and box.selected_text, "the question")
@@ -52,10 +51,6 @@ async def first_start(stage: Stage) -> None:
         await stage.pilot.resize_terminal(38, 9)
         await stage.shown("38 × 9")
         await stage.take("too-small")
-
-
-def welcoming(app: SpecchatApp) -> None:
-    app.chat.shows_welcome = True
 
 
 async def trouble(stage: Stage) -> None:
