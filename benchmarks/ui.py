@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from app.protocol.engine import AskedTurn
+from app.protocol.engine import TurnHandle
 from app.util.assets import assets_path
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, columns
 from benchmarks.terminal import (
@@ -205,7 +205,7 @@ class _Idle:
 
     pair = None
 
-    def ask(self, *about: object) -> AskedTurn:
+    def ask(self, *about: object) -> TurnHandle:
         raise NotImplementedError
 
     def reselect(self, turn: object, keep_ratio: float) -> None: ...

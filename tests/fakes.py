@@ -26,7 +26,7 @@ from app.protocol.commands import (
     PruneSnapshots,
 )
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
-from app.protocol.engine import AskedTurn, MakeAsk
+from app.protocol.engine import MakeAsk, TurnHandle
 from app.protocol.events import (
     Cited,
     Closed,
@@ -147,7 +147,7 @@ class FakeEngine:
     costs: Costs = UNKNOWN_COSTS
     """What it finds when it is to time the pair."""
     commands: list[Command | Ask] = field(default_factory=list)
-    turns: list[AskedTurn] = field(default_factory=list)
+    turns: list[TurnHandle] = field(default_factory=list)
     """The turn of each question that was asked, in order."""
     selected: list[tuple[int, float]] = field(default_factory=list)
     """What was selected again: turn and keep."""
@@ -156,7 +156,7 @@ class FakeEngine:
 
     def __post_init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._plays: deque[tuple[Iterator[Event], AskedTurn | None]] = deque()
+        self._plays: deque[tuple[Iterator[Event], TurnHandle | None]] = deque()
         self._importance: dict[int, tuple[float, ...]] = {}
         self._prompt_tokens: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
@@ -171,7 +171,7 @@ class FakeEngine:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> TurnHandle:
         if isinstance(ask, Ask):
             self.commands.append(ask)
 
@@ -181,12 +181,12 @@ class FakeEngine:
             self.commands.append(made := ask())
             return made
 
-        turn = AskedTurn(len(self.turns) + 1, make_ask, listener)
+        turn = TurnHandle(len(self.turns) + 1, make_ask, listener)
         self.turns.append(turn)
         self._play(self._turn(turn, self.story), turn, self.stepping)
         return turn
 
-    def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
+    def reselect(self, turn: TurnHandle, keep_ratio: float) -> None:
         self.selected.append((turn.number, keep_ratio))
         self._play(self._reselect(turn.number, keep_ratio), turn)
 
@@ -203,7 +203,7 @@ class FakeEngine:
             case Close():
                 self._play(self._close(), None)
 
-    def _play(self, events: Iterator[Event], turn: AskedTurn | None, waits: bool = False) -> None:
+    def _play(self, events: Iterator[Event], turn: TurnHandle | None, waits: bool = False) -> None:
         self._plays.append((events, turn))
         self._wake.set()
         if self._thread is None and not waits:
@@ -306,7 +306,7 @@ class FakeEngine:
         if turn in self._importance:
             yield self._select(turn, keep or DEFAULT_KEEP_RATIO)
 
-    def _turn(self, asked: AskedTurn, story: Story) -> Iterator[Event]:
+    def _turn(self, asked: TurnHandle, story: Story) -> Iterator[Event]:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
         if asked.is_cancelled:
             yield Finished(asked.number, FinishReason.CANCELLED, "", (), None)

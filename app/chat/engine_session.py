@@ -10,7 +10,7 @@ from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Close, Load
 from app.protocol.cost_model import Costs
-from app.protocol.engine import AskedTurn, Engine
+from app.protocol.engine import Engine, TurnHandle
 from app.protocol.events import (
     CommandFailed,
     CostsUpdated,
@@ -38,7 +38,7 @@ class EngineSession:
         self._engine = engine or MlxEngine()
         self._events: queue.Queue[Event] = queue.Queue()
         self._engine.listen(self._events.put)
-        self._turn: AskedTurn | None = None
+        self._turn: TurnHandle | None = None
         self._saves = False
         if upkeep is not None:
             self.set_policy(upkeep)

@@ -37,7 +37,7 @@ from app.protocol.commands import (
     Load,
     PruneSnapshots,
 )
-from app.protocol.engine import AskedTurn, MakeAsk
+from app.protocol.engine import MakeAsk, TurnHandle
 from app.protocol.events import (
     Closed,
     CommandFailed,
@@ -86,11 +86,11 @@ class _CheckHosts:
 class _Reselect:
     """Computes the selection of a finished turn for another keep."""
 
-    turn: AskedTurn
+    turn: TurnHandle
     keep_ratio: float
 
 
-_Queued = Command | AskedTurn | _Reselect | _CheckMemory | _CheckHosts
+_Queued = Command | TurnHandle | _Reselect | _CheckMemory | _CheckHosts
 
 FOREGROUND, BACKGROUND = 0, 1
 """Priorities in the queue: the lower number runs first."""
@@ -119,7 +119,7 @@ class MlxEngine:
         self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
         self._order, self._numbers = itertools.count(), itertools.count(1)
         self._lock = threading.Lock()
-        self._turn: AskedTurn | None = None
+        self._turn: TurnHandle | None = None
         """The running turn, or the finished turn whose selection is computed for another keep."""
         self._loads_requested = self._loads_started = 0
         """How many `Load` commands were sent, and how many started. If more were sent than started,
@@ -145,13 +145,13 @@ class MlxEngine:
         self._listeners += (listener,)
         return remove
 
-    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> TurnHandle:
         make_ask = (lambda: ask) if isinstance(ask, Ask) else ask
-        turn = AskedTurn(next(self._numbers), make_ask, listener)
+        turn = TurnHandle(next(self._numbers), make_ask, listener)
         self._put(turn, BACKGROUND if background else FOREGROUND)
         return turn
 
-    def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
+    def reselect(self, turn: TurnHandle, keep_ratio: float) -> None:
         self._put(_Reselect(turn, keep_ratio))
 
     def send(self, command: Command) -> None:
@@ -243,7 +243,7 @@ class MlxEngine:
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
             self._emit(CommandFailed(refusal))
-        elif isinstance(command, AskedTurn):
+        elif isinstance(command, TurnHandle):
             self._turn = command
             self._emit(Failed(command.number, refusal))
             self._turn = None
@@ -265,11 +265,11 @@ class MlxEngine:
         """Run a command. Exceptions become events."""
         from app.engine.backend.memory import to_failed
 
-        turn = self._turn = command if isinstance(command, AskedTurn) else None
+        turn = self._turn = command if isinstance(command, TurnHandle) else None
         try:
             if isinstance(command, Load):
                 self._load(command)
-            elif isinstance(command, AskedTurn):
+            elif isinstance(command, TurnHandle):
                 self._run(command)
             elif isinstance(command, _Reselect):
                 self._reselect(command)
@@ -365,7 +365,7 @@ class MlxEngine:
             raise TurnError(FailureKind.NO_MODEL)
         return self._loaded
 
-    def _run(self, turn: AskedTurn) -> None:
+    def _run(self, turn: TurnHandle) -> None:
         """Run a turn. If a machine of the target is lost, continue the turn on this machine
         alone."""
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
@@ -407,7 +407,7 @@ class MlxEngine:
             with suppress(TurnError, LoadStopped):  # PairLost was sent, or another Load is queued
                 self._load_on_this_machine(lost, None)
 
-    def _load_on_this_machine(self, lost: ShardsLost, turn: AskedTurn | None) -> LoadedPair:
+    def _load_on_this_machine(self, lost: ShardsLost, turn: TurnHandle | None) -> LoadedPair:
         """Load the sharded target again, on this machine alone. `turn` is the running turn, None
         between turns. Raises TurnError if loading fails; then no pair is loaded. Raises LoadStopped
         if the turn is cancelled or, between turns, if another pair is requested."""
@@ -455,7 +455,7 @@ class MlxEngine:
     def _others_wait(self) -> bool:
         """Whether turns are queued that were not cancelled."""
         queued = (item for _, _, item in tuple(self._waiting.queue))
-        return any(isinstance(each, AskedTurn) and not each.is_cancelled for each in queued)
+        return any(isinstance(each, TurnHandle) and not each.is_cancelled for each in queued)
 
     def _has_pending(self) -> bool:
         return not self._waiting.empty()

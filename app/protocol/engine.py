@@ -12,7 +12,7 @@ from app.protocol.events import Event, Listener, Loaded
 MakeAsk = Callable[[], Ask]
 
 
-class AskedTurn:
+class TurnHandle:
     """A turn that was requested from an engine. Its events go to the `listener`; the last one is
     `Finished` or `Failed`. `number` is the `turn` of its events; the engine assigns it, and uses
     each number once."""
@@ -37,12 +37,12 @@ class Engine(Protocol):
         """The loaded pair, or None."""
         ...
 
-    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> TurnHandle:
         """Queue a turn. A `background` turn runs after all others that wait. If `ask` is a
         function, it is called on the engine's thread when the turn starts."""
         ...
 
-    def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
+    def reselect(self, turn: TurnHandle, keep_ratio: float) -> None:
         """Select again from a turn's scores, if it was scored and is the last turn of its
         conversation. Its listener gets `Selected` immediately. At AUTO_KEEP the scores determine
         keep."""

@@ -16,7 +16,7 @@ from app.engine.engine import MlxEngine
 from app.engine.scorers.choice import ChooseScorer
 from app.extras.hosts.loading import Connect, load_sharded
 from app.protocol.commands import Ask, CachePolicy, Close, Command, Load
-from app.protocol.engine import AskedTurn
+from app.protocol.engine import TurnHandle
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
@@ -103,7 +103,7 @@ class Driver:
         )
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
-        self.turn: AskedTurn | None = None
+        self.turn: TurnHandle | None = None
         """The number of the last turn."""
         self._asking = threading.RLock()
         self._queue: queue.Queue[Event] = queue.Queue()
@@ -139,7 +139,7 @@ class Driver:
         self.engine.send(Load(str(target), named, hosts=hosts, kv_bits=kv_bits))
         return self.until(Loaded, CommandFailed)
 
-    def ask(self, ask: Ask) -> AskedTurn:
+    def ask(self, ask: Ask) -> TurnHandle:
         with self._asking:
             self.turn = self.engine.ask(ask, self._take)
         return self.turn

@@ -20,7 +20,7 @@ from app.chat.citations import Footnote, placed
 from app.chat.conversation import Question, Turn, not_read
 from app.extras.serve.fields import RequestError
 from app.protocol.commands import Ask, DropConversation
-from app.protocol.engine import AskedTurn, Engine, MakeAsk, OnAnswered
+from app.protocol.engine import Engine, MakeAsk, OnAnswered, TurnHandle
 from app.protocol.events import (
     Cited,
     Event,
@@ -92,7 +92,7 @@ class Request:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.turn: AskedTurn | None = None
+        self.turn: TurnHandle | None = None
 
     def deliver(self, event: Event) -> None:
         """Pass an event to the event loop. Called on the engine's thread."""

@@ -19,7 +19,7 @@ from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
-from app.protocol.engine import AskedTurn
+from app.protocol.engine import TurnHandle
 from app.protocol.events import Event, TurnEvent
 from app.protocol.options import Sampling
 from app.protocol.prompt import Document
@@ -42,7 +42,7 @@ class OpenChat:
     chat: StoredConversation
     draft: UnsentMessage
     title: str = ""
-    asked: AskedTurn | None = None
+    asked: TurnHandle | None = None
     """The last turn that the engine was asked here."""
     sent_attachments: tuple[Attachment, ...] = ()
     """The attachments of the last question sent here, in case it is taken back."""

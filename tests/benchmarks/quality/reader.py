@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from app.protocol.commands import Ask, Close, Command, Load
-from app.protocol.engine import AskedTurn
+from app.protocol.engine import TurnHandle
 from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
 from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
@@ -36,16 +36,16 @@ class Reader:
 
     def __post_init__(self) -> None:
         self._listener: Listener = lambda event: None
-        self.turn: AskedTurn | None = None
+        self.turn: TurnHandle | None = None
         """The last turn."""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
 
-    def ask(self, ask: Ask, listener: Listener) -> AskedTurn:
+    def ask(self, ask: Ask, listener: Listener) -> TurnHandle:
         self.asks.append(ask)
         self.scorings.append(self.switch.scoring)
-        turn = self.turn = AskedTurn(len(self.asks), lambda: ask, listener)
+        turn = self.turn = TurnHandle(len(self.asks), lambda: ask, listener)
         self._answer(turn, ask)
         return turn
 
@@ -61,7 +61,7 @@ class Reader:
             case Close():
                 self._listener(Closed())
 
-    def _answer(self, turn: AskedTurn, ask: Ask) -> None:
+    def _answer(self, turn: TurnHandle, ask: Ask) -> None:
         problem = self.on_ask(ask)
         if problem is not None:
             failure = Failure(FailureKind.INTERNAL, {"error": problem})
