@@ -146,7 +146,7 @@ def refuse_draft_layers(config: dict[str, Any]) -> None:
     if drafts_only(config):
         raise ModelError(
             f"This is only a draft head, not a complete model ({config['model_type'][:60]})",
-            "use the model to which they belong",
+            "use the model to which it belongs",
         )
 
 

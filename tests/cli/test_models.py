@@ -191,7 +191,7 @@ def test_what_only_drafts_for_another_model_is_no_model(shell: Shell, hub: FakeH
         for command in ("fit", "pull"):
             status, out, err = shell(command, f"org/tiny-{kind}")
             assert (status, out) == (2, "")
-            assert f"not a whole model, only layers that draft for one ({kind})" in err
+            assert f"only a draft head, not a complete model ({kind})" in err
     found = shell("search", "--hub", "tiny")[1]
     assert NAME in found
     assert "org/tiny-" not in found

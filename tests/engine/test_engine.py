@@ -26,7 +26,7 @@ from app.engine.model.findings import Speed
 from app.engine.scorers import attention
 from app.engine.scorers.scorer import ScoringError
 from app.engine.turn import preparation
-from app.protocol import cost_model
+from app.estimate import work
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     CommandFailed,
@@ -145,8 +145,8 @@ def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
 def test_auto_reads_the_first_long_prompt_sparsely(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_model, "DENSE_WITHIN_SECONDS", 0.0)  # tiny models are quick
-    monkeypatch.setattr(cost_model, "MIN_SAVING", 0.0)
+    monkeypatch.setattr(work, "DENSE_WITHIN_SECONDS", 0.0)  # tiny models are quick
+    monkeypatch.setattr(work, "MIN_SAVING", 0.0)
     loaded.engine._loaded.pair.target.speed = Speed(0.01, 0.01)  # type: ignore[union-attr]
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
