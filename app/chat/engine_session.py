@@ -55,7 +55,7 @@ class EngineSession:
     def load(self, command: Load) -> Loaded:
         """Load a pair. Raises EngineError."""
         self._engine.send(command)
-        *_, event = self._events_until(Loaded)
+        *_, event = self._events_until(Loaded, CommandFailed)
         if isinstance(event, CommandFailed):
             raise EngineError(event.failure)
         assert isinstance(event, Loaded)
@@ -64,7 +64,7 @@ class EngineSession:
     def calibrate(self) -> Costs:
         """Measure the costs of the loaded pair. Raises EngineError."""
         self._engine.send(CalibrateCosts())
-        for event in self._events_until():
+        for event in self._events_until(CommandFailed):
             if isinstance(event, CostsUpdated) and event.requested:
                 return event.costs
         assert isinstance(event, CommandFailed)
@@ -78,13 +78,13 @@ class EngineSession:
     def run(self, ask: Ask) -> Iterator[Event]:
         """The events of a turn and all others meanwhile; the last is `Finished` or `Failed`."""
         self._turn = self._engine.ask(ask, self._events.put)
-        return self._events_until(Finished)
+        return self._events_until(Finished, Failed)
 
     def reselect(self, keep_ratio: float) -> Selected:
         """What the last turn would have selected; it must have scored its prompt."""
         assert self._turn is not None
         self._engine.reselect(self._turn, keep_ratio)
-        *_, event = self._events_until(Selected)
+        *_, event = self._events_until(Selected, CommandFailed)
         assert isinstance(event, Selected)
         return event
 
@@ -104,5 +104,5 @@ class EngineSession:
         while True:
             event = self._events.get()
             yield event
-            if isinstance(event, (*last, Failed, CommandFailed)):
+            if isinstance(event, last):
                 return

@@ -172,8 +172,10 @@ FORMATS: dict[str, Writer] = {"md": to_markdown, "json": to_json}
 
 
 def format_of(path: Path) -> str:
-    """By a file's extension; md is the default."""
+    """By a file's extension; md is the default. Raises StoreError for a web page."""
     ending = path.suffix.removeprefix(".").lower()
+    if ending in ("html", "htm"):
+        raise StoreError("Conversations are not exported as HTML", "name the file .md or .json")
     return ending if ending in FORMATS else "md"
 
 

@@ -152,7 +152,9 @@ class TurnProgress:
             case Retrieved():
                 self.retrieved = event
             case Planned():
-                self.planned, self.selected = event, None
+                if self.planned is not None:  # a machine was lost, and the prompt is read again
+                    self.selected = None
+                self.planned = event
             case ImportanceMap():
                 self.importance = event
             case Selected() if self.finished:

@@ -19,7 +19,7 @@ def remove(cache: ModelCache, repository: str, older: bool = False) -> int:
     """Delete a model and its unfinished download, and return the number of bytes freed. `older`
     deletes only commits other than the current one, and blobs that the current one does not use.
     If this is interrupted, it can be repeated. Raises ModelError if there is nothing to remove, or
-    if another process is using the model."""
+    if another process downloads or removes the model."""
     check_repository(repository)
     with disk_errors():
         cache.prepare()
@@ -28,6 +28,9 @@ def remove(cache: ModelCache, repository: str, older: bool = False) -> int:
         freed = sum(map(_disk_size, paths))
         for path in paths:
             if path.is_dir() and not path.is_symlink():
+                # While there are commits, what is left of a model is listed and can be removed.
+                if (blobs := path / "blobs").is_dir():
+                    shutil.rmtree(blobs)
                 shutil.rmtree(path)
             else:
                 path.unlink()

@@ -236,7 +236,8 @@ def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[st
     damaged = [paths.backup] if used is None else []
     if condition is Condition.NEW:
         what = "is missing"
-        _set_aside(paths, damaged, now)
+        if moved := _set_aside(paths, damaged, now):
+            what += f", and its backup is damaged and was moved to '{moved[0]}'"
     else:
         fault = Condition.DAMAGED if condition is Condition.GOOD else condition
         moved = _set_aside(paths, [paths.database, paths.wal, paths.wal_index, *damaged], now)

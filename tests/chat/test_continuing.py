@@ -97,6 +97,18 @@ def test_after_a_new_start_it_can_still_be_continued(store: Store, ended: Finish
     assert store.read_map(turn.number) == read_map is not None
 
 
+def test_what_was_read_is_shown_while_a_stored_answer_is_continued(store: Store) -> None:
+    cut_off(store, FinishReason.LENGTH)
+    chat = kept(store)
+    (turn,) = chat.conversation.turns
+    chat.load_progress()
+    before = turn.progress.selected
+    asked = chat.resume(turn)
+    turn.start(0.0)
+    play(asked, Story("pays."))
+    assert turn.progress.selected == before is not None
+
+
 def test_what_repeated_itself_is_said_to_have(store: Store) -> None:
     cut_off(store, FinishReason.REPEATED)
     message = store.message(2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.chat.export import to_json, to_markdown
+from app.chat.export import to_file, to_json, to_markdown
 from app.protocol.options import Mode
 from app.protocol.prompt import Origin, Role
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
@@ -282,3 +282,10 @@ def test_a_document_and_its_parts_are_in_one_line(store: Store) -> None:
     assert "contract.md (2 parts, from lines 13 and 1,040, 30 bytes)" in text
     assert "contract.md#13,40 (30 bytes)" in text
     assert "letter.txt (8 bytes)" in text
+
+
+@table("name", ["contract.html", "contract.HTM"])
+def test_a_web_page_is_refused(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="not exported as HTML: name the file"):
+        to_file(store, answered(store), tmp_path / name)
+    assert not (tmp_path / name).exists()

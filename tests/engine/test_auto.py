@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.engine.memory import cache_pool
+from app.engine.turn import preparation
 from app.engine.turn.costs import MIN_ANSWERS
 from app.engine.turn.decode import is_unsure
 from app.engine.turn.turn_estimate import MIN_KEEP, TurnEstimate
@@ -215,6 +217,23 @@ def test_scores_survive_turns_of_other_conversations(loaded: Driver) -> None:
         loaded.engine.reselect(turn, 0.5)
         selected = loaded.until(Selected)
         assert (selected.turn, selected.keep_ratio) == (turn.number, 0.5)
+
+
+def test_the_conversation_that_asks_is_the_last_to_be_dropped(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its prompt is built."""
+    for name in "ab":
+        loaded.answer(ask(QUESTION, name=name))
+    build, last = preparation._build_prompt, list[str]()
+
+    def noted(*arguments: Any) -> Any:
+        last.append(next(reversed(loaded.engine._loaded.caches._caches)))
+        return build(*arguments)
+
+    monkeypatch.setattr(preparation, "_build_prompt", noted)
+    loaded.answer(ask(QUESTION, name="a"))
+    assert last == ["a"]
 
 
 def test_scores_of_a_deleted_conversation_are_dropped(loaded: Driver) -> None:

@@ -124,6 +124,11 @@ FOUND = {
         both(write(DATABASE, b"x"), write(BACKUP, b"")), "a new one was created", []
     ),
     "no backup": Found(both(write(DATABASE, b"x"), remove(BACKUP)), "a new one was created", []),
+    "no database and a damaged backup": Found(
+        both(remove(DATABASE), write(BACKUP, b"x")),
+        "is missing, and its backup is damaged and was moved to '.*1-backup.db': a new one was",
+        [],
+    ),
     "lock left behind": Found(write("lock", b"4711"), None, OLD + NEW, False),
     "rubbish of a restore": Found(write("conversations.restored", b"x"), None, OLD + NEW, False),
     "rubbish of a backup": Found(write("backup.unfinished", b"x"), None, OLD + NEW, False),

@@ -158,20 +158,17 @@ class CachePool:
             identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = pair.target.make_snapshots(folder, limit, identity)
 
-    def cache_for(
-        self, ask: Ask, prompt: Prompt, clock: TurnClock
-    ) -> tuple[ConversationCache, Reason | None]:
-        """The cache of the conversation of `ask`, from memory or disk, with as much of `prompt` as
-        any other conversation has read; and what cannot be shared, if anything. Raises
-        TurnCancelled."""
-        cache, refusal = self.get_or_restore(ask.conversation, clock, ask.on_disk), None
+    def extend(
+        self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
+    ) -> Reason | None:
+        """Let the cache of the conversation of `ask` have as much of `prompt` as any conversation
+        has read. Returns what cannot be shared, if anything. Raises TurnCancelled."""
         if (damage := cache.drop_damaged()) is not None:
             self._emit(EngineWarning(damage, ask.conversation))
         if ask.read_again:
             cache.target.clear()
-        else:
-            refusal = self.start_from_longest(ask, prompt, clock)
-        return cache, refusal
+            return None
+        return self.start_from_longest(ask, prompt, clock)
 
     def keep_scores(self, conversation: str | None, cache: ConversationCache) -> None:
         """Keep the scores of the conversation's last turn, from which another keep can be
@@ -188,7 +185,7 @@ class CachePool:
         return scored[0].select(keep_ratio)[1] if scored else None
 
     def get_or_restore(
-        self, conversation: str | None, progress: TurnClock, on_disk: bool = True
+        self, conversation: str | None, clock: TurnClock, on_disk: bool = True
     ) -> ConversationCache:
         """A conversation's cache from memory or disk, or an empty one (always for None). With
         `on_disk` False, it is never saved. Raises TurnCancelled."""
@@ -201,7 +198,7 @@ class CachePool:
         if not on_disk:
             self._memory_only.add(conversation)
         if conversation not in self._caches:
-            self._add(conversation, self._restored(conversation, progress))
+            self._add(conversation, self._restored(conversation, clock))
         self._caches.move_to_end(conversation)
         self._mark_unsaved(conversation)
         for prefix in self._caches[conversation].prefixes:

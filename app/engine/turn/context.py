@@ -21,9 +21,13 @@ from app.protocol.stats import Reading
 class TurnCaches(Protocol):
     """The caches of conversations; see `CachePool`."""
 
-    def cache_for(
-        self, ask: Ask, prompt: Prompt, clock: TurnClock
-    ) -> tuple[ConversationCache, Reason | None]: ...
+    def get_or_restore(
+        self, conversation: str | None, clock: TurnClock, on_disk: bool
+    ) -> ConversationCache: ...
+
+    def extend(
+        self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
+    ) -> Reason | None: ...
 
     def keep_scores(self, conversation: str | None, cache: ConversationCache) -> None: ...
 
@@ -34,10 +38,15 @@ class OneConversation:
 
     cache: ConversationCache
 
-    def cache_for(
-        self, ask: Ask, prompt: Prompt, clock: TurnClock
-    ) -> tuple[ConversationCache, Reason | None]:
-        return self.cache, None
+    def get_or_restore(
+        self, conversation: str | None, clock: TurnClock, on_disk: bool
+    ) -> ConversationCache:
+        return self.cache
+
+    def extend(
+        self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
+    ) -> Reason | None:
+        return None
 
     def keep_scores(self, conversation: str | None, cache: ConversationCache) -> None: ...
 

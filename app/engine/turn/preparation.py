@@ -51,11 +51,13 @@ def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Pre
     pair, clock = context.pair, context.clock
     ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
     _check_logit_bias(ask, pair)
+    # It is the last one that memory pressure drops, also while the prompt is built.
+    cache = context.caches.get_or_restore(ask.conversation, clock, ask.on_disk)
     if prompt is None:
         ask, prompt = _build_prompt(ask, context)
-    room = _answer_budget(ask, prompt, pair)
     clock.check_cancel()
-    cache, not_shared = context.caches.cache_for(ask, prompt, clock)
+    not_shared = context.caches.extend(cache, ask, prompt, clock)
+    room = _answer_budget(ask, prompt, pair)
     estimate = TurnEstimate(pair, ask, prompt, cache, context.memory, context.choose_scorer)
     resume_from = resume_position(cache.target, prompt)
     max_keep = 1.0

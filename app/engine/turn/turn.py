@@ -35,9 +35,8 @@ class Measured:
 
 def run_turn(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Measured:
     """Run a turn, and emit its events up to `Finished`. Raises PromptError, TurnError,
-    NotEnoughMemory or LoadError; ShardsLost, with the rest of the turn in the clock's `interrupted`
-    if it was being read. Any other exception leaves the cache in an unknown state; drop it
-    then."""
+    NotEnoughMemory or LoadError; ShardsLost, with the rest of the turn in the clock's
+    `interrupted`. Any other exception leaves the cache in an unknown state; drop it then."""
     clock = context.clock
     mx.reset_peak_memory()
     try:
@@ -47,6 +46,11 @@ def run_turn(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Me
         _require_memory(stop.ended)
         clock.emit(clock.whole(Finished(clock.turn, stop.ended, "", (), None)))
         return Measured()
+    except ShardsLost:
+        if clock.interrupted is None:
+            cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
+            clock.interrupted = Interrupted(ask, cancelled)
+        raise
     turn = _PreparedTurn(prepared, context)
     try:
         turn.run()

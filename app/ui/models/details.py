@@ -218,9 +218,11 @@ class PairStatus:
     load_bytes_per_second: float | None = None
     blocked_reason: str = ""
 
-    def uses(self, folder: Path | None) -> bool:
-        """Whether the model in this folder is one of the pair."""
-        return folder is not None and str(folder) in (self.load.target, self.load.draft)
+    def uses(self, installed: Installed, older: bool) -> bool:
+        """Whether a commit of this model is one of the pair: any, or any but the current one."""
+        loaded = (Path(each) for each in (self.load.target, self.load.draft) if each)
+        commits = [each for each in loaded if each.parent == installed.folder.parent]
+        return any(not older or each != installed.folder for each in commits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,7 +334,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def confirm_removal(self, installed: Installed, older: bool = False) -> None:
         """Delete a model, or only its older commits, if the user confirms."""
         name = installed.repository
-        if not older and self._pair_status().uses(installed.folder):
+        if self._pair_status().uses(installed, older):
             self.show_message(f"{name} is loaded. Load other models before you delete it.")
             return
         remove = partial(self.start, partial(self._tasks.remove, name, older))

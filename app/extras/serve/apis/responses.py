@@ -116,10 +116,6 @@ class Exchange:
     said: Sequence[Item]
 
     @property
-    def tool_results(self) -> Iterator[Any]:
-        yield from (item.output for item in self.items)
-
-    @property
     def items(self) -> list[Item]:
         return [*self.given, *self.said]
 
