@@ -211,19 +211,20 @@ class TurnClock:
         self,
         first: float,
         work: dict[CostTerm, AttentionWork],
-        scored: bool,
-        sparse: bool,
+        by_draft: bool,
+        is_scored: bool,
         tokens: int,
     ) -> list[Timing]:
         """Timings up to the `first` token (a `time.perf_counter()`). `work`: tokens read by the
-        models. `scored`: whether a draft scored. `tokens`: length of the prompt."""
+        models. `by_draft`: whether a draft scored. `is_scored`: whether anything did; what
+        that costs counts as for a sparse read. `tokens`: length of the prompt."""
         timed = {CostTerm.TARGET: self.phases.get(Phase.PREFILL, 0.0)}
-        if scored:
+        if by_draft:
             timed[CostTerm.DRAFT] = self.phases.get(Phase.SCORE, 0.0)
         other = first - self.started_at - sum(timed.values()) - self.waited
         other -= self.phases.get(Phase.LOAD, 0.0)
         prefills = [Timing(part, work[part], took) for part, took in timed.items() if part in work]
-        rest = CostTerm.SPARSE if sparse else CostTerm.FULL
+        rest = CostTerm.SPARSE if is_scored else CostTerm.FULL
         return [*prefills, Timing(rest, AttentionWork(tokens), other)]
 
     def stop_reason(self) -> FinishReason | None:

@@ -29,7 +29,7 @@ class Plan:
     reading: Reading
     reasons: tuple[Reason, ...]
     guard: Reason | None = None
-    """Why the question needs every token, or None."""
+    """Why the question needs every token, or more than the parts that could be read; or None."""
     show_selection: bool = False
     """Whether to show what a sparse read would select, although everything is cached."""
 

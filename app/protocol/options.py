@@ -12,9 +12,9 @@ MULTILINGUAL_FROM = 100_000
 """Tokens of an encoder's vocabulary that covers many languages: those of one language have 20,000
 to 60,000, multilingual ones 119,547 (BERT), 180,000 (Granite) or 250,002 (XLM-R)."""
 EMBEDDED = "embedded"
+"""Name of the demo model, a pair that ships with specchat and can only quote."""
 DEMO_MODEL, DEMO_DRAFT = "demo model", "demo draft"
 """What the target and the draft of the pair EMBEDDED are called where they are loaded."""
-"""Name of the demo model, a pair that ships with specchat and can only quote."""
 
 
 class Mode(StrEnum):

@@ -22,7 +22,8 @@ class Reading(StrEnum):
 
 
 class Phase(StrEnum):
-    """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
+    """The phases of a turn, in order. A dense turn has SCORE, LOOKAHEAD and SELECT only if it shows
+    a selection or quotes."""
 
     WAIT = "wait"
     """Something else finishes first: background work, another turn, loading a model."""
@@ -34,7 +35,7 @@ class Phase(StrEnum):
     LOAD = "load"
     """An unloaded model is loaded again."""
     SCORE = "score"
-    """The draft reads the prompt."""
+    """The importance of tokens is computed, or the passage to quote is found."""
     LOOKAHEAD = "lookahead"
     """The draft writes a few tokens, whose attention is observed."""
     SELECT = "select"

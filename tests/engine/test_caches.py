@@ -461,7 +461,9 @@ def test_entries_evicted_by_a_dense_read_are_read_again_when_needed(
         TurnEstimate(models_of, full, edited, chat.conversation, room).check(Reading.DENSE)
     assert raised.value.failure.data["reading"] == len(edited.ids) - 1 - MIDDLE[0]
     logits = chat.read(edited, needed)
-    assert chat.reader.done.reused_tokens == MIDDLE[0], "back to the checkpoint before the document"
+    assert chat.reader.so_far.reused_tokens == MIDDLE[0], (
+        "back to the checkpoint before the document"
+    )
     assert difference(logits, fresh.read(edited, needed)) < TOLERANCE
     if needed is None:
         assert difference(logits, dense_logits(model, edited.ids)) < TOLERANCE
@@ -512,7 +514,7 @@ def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
     assert MIDDLE[1] < checkpoint <= len(first.ids)
     assert prefix.rewind_target(len(first.ids) + 1) == checkpoint
     logits = chat.read(second, None)
-    assert chat.reader.done.reused_tokens > MIDDLE[1]
+    assert chat.reader.so_far.reused_tokens > MIDDLE[1]
     assert difference(logits, fresh.read(second, None)) < TOLERANCE
 
 

@@ -374,7 +374,7 @@ def test_a_purely_recurrent_model_reuses_its_cache(
     chat.read(first, needed)
     chat.write(first, answer)
     logits = chat.read(second, later)
-    assert chat.reader.done.reused_tokens == reused
+    assert chat.reader.so_far.reused_tokens == reused
     read = chat.conversation.target.cached
     assert difference(logits, dense_logits(model, second.ids[np.flatnonzero(read)])) < TOLERANCE
     assert chat.conversation.target.has_gaps is (needed is not None)

@@ -272,7 +272,7 @@ class HybridConversation(Conversation):
         full = self.random.random() < 0.05
         self.same(self.chat.read(self.prompt(), None if full else needed))
         assert self.chat.reader is not None
-        if self.chat.reader.done.reused_tokens > DOCUMENT[0]:
+        if self.chat.reader.so_far.reused_tokens > DOCUMENT[0]:
             self.done.append("reused")
         if full:
             self.done.append("full")

@@ -226,7 +226,7 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     chat.read(first, None)
     chat.write(first, answer)
     logits = chat.read(second, None)
-    assert chat.reader.done.reused_tokens == len(first.ids) + ANSWER
+    assert chat.reader.so_far.reused_tokens == len(first.ids) + ANSWER
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
 
 
@@ -248,7 +248,7 @@ def check_recall(name: str, backend: str, models: dict[str, Any]) -> None:
     chat.read(first, FIRST)
     chat.write(first, answer)
     logits = chat.read(second, LATER)
-    assert chat.reader.done.recalled_tokens == len({*LATER} - {*FIRST}) * CHUNK
+    assert chat.reader.so_far.recalled_tokens == len({*LATER} - {*FIRST}) * CHUNK
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
 
 
@@ -267,7 +267,7 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
     logits = chat.read(second, (15,))
     before = chunk_positions(15)[0]
     assert before - 4 * CHUNK < max(p for p in kept if p <= before), "a step has two chunks"
-    assert chat.reader.done.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
+    assert chat.reader.so_far.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
     cached = chat.conversation.target.cached
     assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
     expected = one_by_one(models[name], second.ids, Read(np.flatnonzero(cached)))[-1]
@@ -285,7 +285,7 @@ def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
     passage = int(place * 200) + 1
     chat.read(second, (passage, passage + 1, passage + 2))
     assert chat.conversation.target.cached[chunk_positions(passage)].all()
-    read, again = 40 * CHUNK, 40 * CHUNK + DOCUMENT[0] - chat.reader.done.reused_tokens
+    read, again = 40 * CHUNK, 40 * CHUNK + DOCUMENT[0] - chat.reader.so_far.reused_tokens
     assert again <= (1 - place + 0.15) * read
 
 
@@ -398,7 +398,7 @@ def test_an_edited_question_keeps_the_chunks_that_were_read_aside_before_it(
     chat.read_on(10)
     chat.read_on(1, 6)
     assert chat.is_exact(chat.read(edited(chat.second), ()), 10, 1, 6)
-    assert chat.reader.done.recalled_tokens == 0
+    assert chat.reader.so_far.recalled_tokens == 0
 
 
 @pytest.mark.parametrize("name", architectures(*HYBRID))
@@ -426,7 +426,7 @@ def test_going_back_keeps_what_was_read_aside_before_the_checkpoint(
     assert np.array_equal(twin.cached, chat.target.cached[: len(twin)])
     logits = chat.read(edited(chat.first), FIRST)
     assert chat.is_exact(logits, 1, 10, 15)
-    assert chat.reader.done.recalled_tokens == 0
+    assert chat.reader.so_far.recalled_tokens == 0
 
 
 @pytest.mark.parametrize("name", architectures(*HYBRID))
@@ -442,7 +442,7 @@ def test_another_conversation_starts_from_rows_that_were_read_aside(
     prompt = edited(chat.first)
     sharing.start_from_longest(other.conversation, prompt, dense=False)
     assert other.is_exact(other.read(prompt, (1, 10)), 1, 10, 15)
-    assert other.reader.done.reused_tokens == DOCUMENT[0] + 6 * CHUNK
+    assert other.reader.so_far.reused_tokens == DOCUMENT[0] + 6 * CHUNK
 
 
 @pytest.mark.parametrize("name", architectures(*HYBRID))
@@ -477,7 +477,7 @@ def test_a_snapshot_after_reading_aside_continues_like_the_cache_in_memory(
     logits = chat.read(prompt, ())
     assert chat.is_exact(logits, 1, 10, 15)
     assert difference(again.read(prompt, ()), logits) == 0
-    assert again.reader.done.reused_tokens == chat.reader.done.reused_tokens > 0
+    assert again.reader.so_far.reused_tokens == chat.reader.so_far.reused_tokens > 0
 
 
 def test_a_model_without_attention_reads_nothing_aside() -> None:
@@ -532,8 +532,8 @@ def test_reading_from_scratch_is_chosen_if_it_is_faster_than_recall(
     chat.read(first, tuple(range(1, 20)))
     chat.write(first, answer)
     logits = chat.read(second, (0, 3))
-    assert chat.reader.done.reused_tokens <= DOCUMENT[0]
-    assert chat.reader.done.reasons[-1].code is ReasonCode.RE_READ
+    assert chat.reader.so_far.reused_tokens <= DOCUMENT[0]
+    assert chat.reader.so_far.reasons[-1].code is ReasonCode.RE_READ
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
 
 
@@ -547,7 +547,7 @@ def test_reading_from_scratch_is_also_reported_with_automatic_keep(
     chat.write(first, answer)
     chat.auto_keep = True
     chat.read(second, (0, 3))
-    codes = [reason.code for reason in chat.reader.done.reasons]
+    codes = [reason.code for reason in chat.reader.so_far.reasons]
     assert codes == [ReasonCode.KEEP_CHOSEN, ReasonCode.RE_READ]
 
 
@@ -558,7 +558,7 @@ def test_a_repeated_question_recalls_no_more_than_keep(name: str, models: dict[s
     logits = chat.read(first, FIRST)
     read = chat.conversation.target.cached.copy()
     again = chat.read(first, FIRST)
-    assert chat.reader.done.recalled_tokens == 0
+    assert chat.reader.so_far.recalled_tokens == 0
     assert np.array_equal(chat.conversation.target.cached, read)
     assert difference(again, logits) < TOLERANCE
 
@@ -571,7 +571,7 @@ def test_a_question_repeated_at_a_higher_keep_sees_the_recalled_tokens(
     chat, fresh = Chat(models[name]), Chat(models[name])
     chat.read(first, FIRST[:2])
     again = chat.read(first, FIRST)
-    assert chat.reader.done.recalled_tokens == CHUNK
+    assert chat.reader.so_far.recalled_tokens == CHUNK
     assert difference(again, fresh.read(first, FIRST)) < TOLERANCE
 
 
@@ -582,7 +582,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
     chat.read(first, FIRST)
     chat.write(first, answer)
     logits = chat.read(second, None)
-    assert chat.reader.done.reused_tokens <= DOCUMENT[0]
+    assert chat.reader.so_far.reused_tokens <= DOCUMENT[0]
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
     assert chat.conversation.target.dense_prefix_len == len(second.ids)
 
@@ -618,7 +618,7 @@ def test_another_second_question_keeps_the_common_prefix(name: str, models: dict
     edited = Prompt(second.ids.copy(), second.segments, {})
     edited.ids[-QUESTION + 2 :] = edited.ids[-QUESTION + 2 :][::-1].copy()
     logits = chat.read(edited, None)
-    assert chat.reader.done.reused_tokens > DOCUMENT[1]
+    assert chat.reader.so_far.reused_tokens > DOCUMENT[1]
     assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
 
 
@@ -630,7 +630,7 @@ def test_a_stock_cache_is_replaced_by_a_positioned_one(models: dict[str, Any]) -
     chat.read(first, None)
     chat.write(first, answer)
     chat.read(second, LATER)
-    assert chat.reader.done.reused_tokens == 0
+    assert chat.reader.so_far.reused_tokens == 0
 
 
 @pytest.mark.parametrize("name", architectures(*ORACLE))
@@ -652,7 +652,7 @@ def test_a_snapshot_continues_like_the_cache_in_memory(
     again = Chat(models[name])
     again.conversation = loaded
     assert difference(again.read(second, later), expected) == 0
-    assert again.reader.done.reused_tokens == chat.reader.done.reused_tokens > 0
+    assert again.reader.so_far.reused_tokens == chat.reader.so_far.reused_tokens > 0
 
 
 @table(

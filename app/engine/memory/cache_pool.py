@@ -158,7 +158,7 @@ class CachePool:
             identity = {name: model.fingerprint for name, model in loaded.items()}
             self._snapshots = pair.target.make_snapshots(folder, limit, identity)
 
-    def extend(
+    def check_and_share(
         self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> Reason | None:
         """Let the cache of the conversation of `ask` have as much of `prompt` as any conversation

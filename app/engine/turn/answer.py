@@ -47,9 +47,9 @@ class AnswerWriter:
     def decode(self, read: ReadPrompt) -> FinishReason:
         """Decode the answer. The cache then has all of its tokens. Raises what
         `Decoder.generate` raises."""
-        ask, prompt, room = self._prepared.ask, read.prompt, self._prepared.room
-        target = self._prepared.cache.target
-        self._clock.emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
+        ask, prompt, limit = self._prepared.ask, read.prompt, self._prepared.max_answer_tokens
+        cache = self._prepared.cache.target
+        self._clock.emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, limit, 0.0))
         if prompt.answer_prefix_len and ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._clock.emit(Token(self._clock.turn, ids, ""))
@@ -58,9 +58,9 @@ class AnswerWriter:
         )
         ended = self.decoder.generate(
             self._pair.target.model,
-            target,
+            cache,
             prompt.ids,
-            room,
+            limit,
             self._clock.stop_reason,
             prompt.answer_prefix_len,
             read.quotation,
@@ -70,8 +70,8 @@ class AnswerWriter:
         if self._pair.target.lost is None:
             # The decoder has fed every token that it yielded, so all of them are cached.
             written = self.decoder.ids[prompt.answer_prefix_len :] + self.decoder.dropped
-            target.append(np.append(prompt.ids, np.array(written, np.int32))[len(target) :])
-            target.eval()
+            cache.append(np.append(prompt.ids, np.array(written, np.int32))[len(cache) :])
+            cache.eval()
         return ended
 
     def _draft_proposals(self, read: ReadPrompt) -> DraftProposals | None:

@@ -25,7 +25,7 @@ class TurnCaches(Protocol):
         self, conversation: str | None, clock: TurnClock, on_disk: bool
     ) -> ConversationCache: ...
 
-    def extend(
+    def check_and_share(
         self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> Reason | None: ...
 
@@ -43,7 +43,7 @@ class OneConversation:
     ) -> ConversationCache:
         return self.cache
 
-    def extend(
+    def check_and_share(
         self, cache: ConversationCache, ask: Ask, prompt: Prompt, clock: TurnClock
     ) -> Reason | None:
         return None

@@ -37,8 +37,7 @@ class Prepared:
     cache: ConversationCache
     plan: Plan
     estimate: TurnEstimate
-    room: int
-    """Maximum tokens of the answer."""
+    max_answer_tokens: int
     max_keep: float
     """Upper limit for an automatic keep, from free memory and the time limit."""
     resume_from: int | None
@@ -51,13 +50,13 @@ def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Pre
     pair, clock = context.pair, context.clock
     ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
     _check_logit_bias(ask, pair)
-    # It is the last one that memory pressure drops, also while the prompt is built.
+    # Memory pressure drops the cache used last after all others, also while the prompt is built.
     cache = context.caches.get_or_restore(ask.conversation, clock, ask.on_disk)
     if prompt is None:
         ask, prompt = _build_prompt(ask, context)
     clock.check_cancel()
-    not_shared = context.caches.extend(cache, ask, prompt, clock)
-    room = _answer_budget(ask, prompt, pair)
+    not_shared = context.caches.check_and_share(cache, ask, prompt, clock)
+    max_answer_tokens = _answer_budget(ask, prompt, pair)
     estimate = TurnEstimate(pair, ask, prompt, cache, context.memory, context.choose_scorer)
     resume_from = resume_position(cache.target, prompt)
     max_keep = 1.0
@@ -74,7 +73,9 @@ def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Pre
         plan = replace(plan, show_selection=False)
     if not_shared is not None:
         plan = replace(plan, reasons=(*plan.reasons, not_shared))
-    prepared = Prepared(ask, prompt, cache, plan, estimate, room, max_keep, resume_from)
+    prepared = Prepared(
+        ask, prompt, cache, plan, estimate, max_answer_tokens, max_keep, resume_from
+    )
     if resume_from is None:
         context.forecast(estimate, Reading.SPARSE if plan.scores else Reading.DENSE)
     clock.emit(_planned(prepared, expected, clock))

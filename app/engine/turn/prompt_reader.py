@@ -47,7 +47,9 @@ class ReadPrompt:
     """What a turn has read of its `prompt` so far. Counts are in tokens of the prompt."""
 
     prompt: Prompt
+    """With the pins of what is quoted."""
     keep: float
+    """The expected one, until the scores are known."""
     reused: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Positions that were cached before the turn and are used again."""
     read_tokens: int = 0
@@ -84,7 +86,7 @@ class PromptReader:
         context: TurnContext,
         max_keep: float = 1.0,
     ) -> None:
-        self.done = ReadPrompt(prompt, ask.expected_keep)
+        self.so_far = ReadPrompt(prompt, ask.expected_keep)
         self._ask, self._conversation, self._max_keep = ask, conversation, max_keep
         self._context = context
         self._pair, self._clock, self._costs = context.pair, context.clock, context.costs
@@ -102,12 +104,12 @@ class PromptReader:
         with observed_steps(self._observe_step):
             self._read(prepared)
         self._load_mtp()
-        if self.done.quotes_nothing:
+        if self.so_far.quotes_nothing:
             self._quote_by_scores()
-        return self.done
+        return self.so_far
 
     def _read(self, prepared: Prepared) -> None:
-        prompt, plan = self.done.prompt, prepared.plan
+        prompt, plan = self.so_far.prompt, prepared.plan
         estimate = replace(prepared.estimate, prompt=prompt)
         if prepared.resume_from is not None:
             return self.resume(prompt, prepared.resume_from)
@@ -138,29 +140,29 @@ class PromptReader:
             self._report_fallback(ReasonCode.SELECTION_UNKNOWN, error)
 
     def _fall_back(self, error: Exception, estimate: TurnEstimate) -> None:
-        self.done.reasons = []
+        self.so_far.reasons = []
         self._conversation.reset_to_stock()
         mx.clear_cache()
         self._context.forecast(estimate, Reading.DENSE)
         self._report_fallback(ReasonCode.SPARSE_FAILED, error)
 
     def _report_fallback(self, code: ReasonCode, error: Exception) -> None:
-        self.done.fallback = Reason(code, memory.cause_of(error))
-        self._clock.emit(FellBackToDense(self._clock.turn, self.done.fallback))
+        self.so_far.fallback = Reason(code, memory.cause_of(error))
+        self._clock.emit(FellBackToDense(self._clock.turn, self.so_far.fallback))
 
     def _quote(self) -> None:
         """Find the passages to quote, and pin them."""
-        before, question = self.done.prompt, self._ask.question
+        before, question = self.so_far.prompt, self._ask.question
         total = len(before.ids)
         report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
         with self._clock.timed(Phase.SCORE):
-            self.done.prompt, self.done.quotation = quote(
+            self.so_far.prompt, self.so_far.quotation = quote(
                 before,
                 self._ask.messages,
                 question,
                 lambda done, sentences: report(total * done // sentences),
             )
-        self.done.quotes_nothing = self.done.prompt.user_pins == before.user_pins
+        self.so_far.quotes_nothing = self.so_far.prompt.user_pins == before.user_pins
 
     def _quote_by_scores(self) -> None:
         """Where no passage was found to quote: quote the one that the scorer found far more
@@ -168,24 +170,24 @@ class PromptReader:
         scored = self._conversation.scored
         if scored is None or scored.turn != self._clock.turn:
             return
-        found = far_above_average(self.done.prompt, self._ask.messages, scored.importance)
+        found = far_above_average(self.so_far.prompt, self._ask.messages, scored.importance)
         if found is not None:
-            self.done.quotation, self.done.quotes_nothing = found, False
+            self.so_far.quotation, self.so_far.quotes_nothing = found, False
 
     def _load_mtp(self) -> None:
         """Let the target's MTP head, if it has one, propose tokens of the answer."""
         target = self._pair.target
         head = head_of(target.model)
-        if self.done.mtp is None and head is not None and self._ask.sampling.speculate:
-            self.done.mtp = MTPProposals(target.model, head, self.done.prompt.ids)
-            target.gate.guess_draft_cost(PREDICTED, self.done.mtp.cost_guess)
+        if self.so_far.mtp is None and head is not None and self._ask.sampling.speculate:
+            self.so_far.mtp = MTPProposals(target.model, head, self.so_far.prompt.ids)
+            target.gate.guess_draft_cost(PREDICTED, self.so_far.mtp.cost_guess)
 
     def _observe_step(self, model: Any, positions: Positions) -> Callable[[mx.array], None] | None:
         """A `StepObserver`: the MTP head reads the end of the prompt."""
         if model is not self._pair.target.model:  # the draft, while the target may be unloaded
             return None
         self._load_mtp()
-        return None if self.done.mtp is None else self.done.mtp.observe(positions)
+        return None if self.so_far.mtp is None else self.so_far.mtp.observe(positions)
 
     # Prefill stops before the last token. The decoder feeds the last token itself, because it needs
     # that token's logits.
@@ -217,7 +219,7 @@ class PromptReader:
             target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(replace(scored, cached=cached)).positions[:-1]
-            self.done.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
+            self.so_far.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
             missing, skipped = target.uncached(selected), 0
         elif skipped:
             if target.can_insert_at(int(missing[0])):
@@ -231,7 +233,7 @@ class PromptReader:
                 target.rewind(int(missing[0]))
             missing = target.uncached(selected)
         self._reuse()
-        self.done.recalled_tokens = skipped
+        self.so_far.recalled_tokens = skipped
         target.set_retain_all(True)
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
@@ -249,7 +251,7 @@ class PromptReader:
         else:
             dropped = int(target.cached[target.rewind_target(first) :].sum())
         recall = AttentionWork(len(missing) + dropped, int(target.cached.sum()) - dropped)
-        return reread_pays(self._costs.target, prompt, self.done.keep, recall)
+        return reread_pays(self._costs.target, prompt, self.so_far.keep, recall)
 
     def _cached_before(self, prompt: Prompt, scorer: Scorer) -> NDArray[np.bool_]:
         """Which tokens were cached before this turn, bool (L,). If this turn repeats one that was
@@ -273,7 +275,7 @@ class PromptReader:
 
     def _reuse(self) -> None:
         """Note what is cached before the turn reads more."""
-        self.done.reused = np.flatnonzero(self._target.cached)
+        self.so_far.reused = np.flatnonzero(self._target.cached)
 
     def _score(self, prompt: Prompt, scorer: Scorer) -> ScoredPrompt:
         """Score the prompt as if nothing were cached. If the last turn scored the same prompt, its
@@ -285,9 +287,15 @@ class PromptReader:
             show_importance(clock, importance * ~prompt.pinned)
         else:
             importance, recalled = self._importance(prompt, scorer), np.zeros(0, np.int32)
-        auto, nothing = ask.keep_ratio == AUTO_KEEP, np.zeros(0, bool)
         return ScoredPrompt(
-            clock.turn, prompt, scorer, importance, ask.tuning, nothing, auto, recalled
+            clock.turn,
+            prompt,
+            scorer,
+            importance,
+            ask.tuning,
+            cached=np.zeros(0, bool),
+            one_budget=ask.keep_ratio == AUTO_KEEP,
+            recalled=recalled,
         )
 
     def _importance(self, prompt: Prompt, scorer: Scorer) -> Importance:
@@ -306,7 +314,7 @@ class PromptReader:
             self._memory.ensure_encoding(need)
         importance = scorer.score(prompt, context)
         if context.draft_work is not None:
-            self.done.work[CostTerm.DRAFT] = context.draft_work
+            self.so_far.work[CostTerm.DRAFT] = context.draft_work
         return importance
 
     def _select(self, scored: ScoredPrompt) -> Selection:
@@ -314,17 +322,17 @@ class PromptReader:
         with self._clock.timed(Phase.SELECT):
             if scored.one_budget:
                 self._choose_keep(scored.auto_keep)
-            selection, event = scored.select(self.done.keep)
+            selection, event = scored.select(self.so_far.keep)
             self._clock.emit(event)
         return selection
 
     def _choose_keep(self, wanted: float) -> None:
-        self.done.keep = min(wanted, self._max_keep)
+        self.so_far.keep = min(wanted, self._max_keep)
         reason = Reason(ReasonCode.KEEP_CHOSEN, {"keep": wanted})
         if wanted > self._max_keep:
             data = {"wanted": wanted, "keep": self._max_keep, "timed": self._ask.within_seconds > 0}
             reason = Reason(ReasonCode.KEEP_LIMITED, data)
-        self.done.reasons = [reason]
+        self.so_far.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """Prefill the target at these ascending positions. Checkpoints before and within the
@@ -332,7 +340,7 @@ class PromptReader:
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
-        self.done.work[CostTerm.TARGET] = work
+        self.so_far.work[CostTerm.TARGET] = work
         curve = None
         if self._costs.target is not None:
             curve = self._costs.target.seconds_until(work)
@@ -351,10 +359,10 @@ class PromptReader:
             for part, border in zip_longest(parts, borders):
 
                 def on_step(now: int, before: int = done) -> None:
-                    self.done.read_tokens = int(target.cached.sum())
+                    self.so_far.read_tokens = int(target.cached.sum())
                     report(before + now)
                     if before + now < count:
-                        self._memory.check_step(model, self.done.read_tokens, fits)
+                        self._memory.check_step(model, self.so_far.read_tokens, fits)
 
                 def on_part(now: int, before: int = done) -> None:
                     report(before + now, within_step=True)
@@ -365,7 +373,7 @@ class PromptReader:
                 if border is not None:
                     target.extend(prompt.ids[:border])
                     target.add_checkpoint(limit, borders[border])
-        self.done.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
+        self.so_far.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
 
     def _checkpoints_within(self, free: float) -> int:
         """How many checkpoints within the documents fit into their share of the `free` bytes. Only

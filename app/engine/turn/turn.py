@@ -77,7 +77,7 @@ class _PreparedTurn:
         self._reader = PromptReader(
             prepared.ask, prepared.prompt, prepared.cache, context, prepared.max_keep
         )
-        self._read = self._reader.done
+        self._read = self._reader.so_far
         self._writer = AnswerWriter(prepared, context)
         self.decoder = self._writer.decoder
 
@@ -145,9 +145,10 @@ class _PreparedTurn:
         prompt = self._prepared.prompt
         if prompt.answer_prefix_len or not first or self._read.fallback is not None:
             return ()
-        if (scored := plan.scores and self._pair.draft is not None) and CostTerm.DRAFT not in work:
+        by_draft = plan.scores and self._pair.draft is not None
+        if by_draft and CostTerm.DRAFT not in work:
             return ()
-        return tuple(self._clock.timings(first, work, scored, plan.scores, len(prompt.ids)))
+        return tuple(self._clock.timings(first, work, by_draft, plan.scores, len(prompt.ids)))
 
     def _statistics(self, peak_bytes: int) -> Statistics:
         plan, prompt, read = self._prepared.plan, self._prepared.prompt, self._read

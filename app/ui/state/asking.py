@@ -290,7 +290,7 @@ class Asking:
             if typed is not None and chat is self._open_chats.shown:
                 await self._view.show_queued(typed, committing=True)
             try:
-                pending = await self._repository.ask(chat, ask)
+                pending = await self._repository.store_turn(chat, ask)
             except UserError as error:
                 self._open_chats.committing = None
                 if typed is not None:

@@ -172,7 +172,7 @@ class ChatRepository:
 
         return await self.read(read)
 
-    async def ask(
+    async def store_turn(
         self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
     ) -> StoredTurn:
         """Store a new turn, and the draft without its question."""
