@@ -397,7 +397,7 @@ async def test_a_question_that_cannot_be_stored_comes_back(
     async def fails(*_: object) -> None:
         raise UserError("There is no room", "free some disk space")
 
-    monkeypatch.setattr(chat.repository, "ask", fails)
+    monkeypatch.setattr(chat.repository, "store_turn", fails)
     chat.attach(LEASE)
     await chat.ask("Who pays?")
     assert chat.screen.said == "There is no room: free some disk space."
