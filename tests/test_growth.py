@@ -51,7 +51,7 @@ QUICK, SLOW = (0.005, 1 << 16), (0.15, 1 << 20)
 """Processor seconds that can be compared, and the length of a text with which a function that takes
 less is let pass."""
 EVERY = 5
-"""Of this many pieces, one is tried with each function."""
+"""Each function is tried with one in this many pieces."""
 MAX_RATIO, DOUBLINGS, TRIES = 3.0, 3, 4
 NUMBERS = itertools.count()
 PIECES = (

@@ -24,8 +24,7 @@ class AnswerWriter:
     the answer needs."""
 
     def __init__(self, prepared: Prepared, context: TurnContext) -> None:
-        self._prepared, self._context = prepared, context
-        self._pair, self._clock = context.pair, context.clock
+        self._prepared, self._pair, self._clock = prepared, context.pair, context.clock
         self.decoder = Decoder(
             self._clock.turn,
             self._pair.target.tokenizer,

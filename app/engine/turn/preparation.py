@@ -67,7 +67,8 @@ def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Pre
             max_keep = estimate.max_keep(context.costs, clock.waited)
     else:
         expected = PredictedTtft()
-        reading = Reading.SPARSE if _skipped(cache, prompt) else Reading.DENSE
+        shared = cache.target.common_prefix_len(prompt.ids)
+        reading = Reading.DENSE if cache.target.cached[:shared].all() else Reading.SPARSE
         plan = Plan(reading, (Reason(ReasonCode.CONTINUED),))
     if plan.show_selection and not estimate.scores_quickly:
         plan = replace(plan, show_selection=False)
@@ -157,18 +158,13 @@ def _too_long(pair: ModelPair, tokens: int, estimated: bool = False) -> TurnErro
     return TurnError(failure.kind, failure.data)
 
 
-def _skipped(cache: ConversationCache, prompt: Prompt) -> int:
-    """How many tokens at the start of the prompt earlier turns have skipped."""
-    shared = cache.target.common_prefix_len(prompt.ids)
-    return int((~cache.target.cached[:shared]).sum())
-
-
 def _plan(estimate: TurnEstimate, expected: PredictedTtft) -> Plan:
     """How the prompt is read. Raises NotEnoughMemory."""
     pair, ask, prompt, target = estimate.pair, estimate.ask, estimate.prompt, estimate.cache.target
     shared = target.common_prefix_len(prompt.ids)
-    eligible = _skipped(estimate.cache, prompt) + int((~prompt.pinned[shared:]).sum())
-    cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
+    known = target.cached[:shared]
+    eligible = int((~known).sum()) + int((~prompt.pinned[shared:]).sum())
+    cached = int((~prompt.pinned[:shared] & known).sum())
     quotes = pair.only_quotes
     plan = planner.plan(ask, eligible, pair.dense_only, expected, cached, quotes)
     plan = _fit_to_memory(plan, estimate)
@@ -205,7 +201,8 @@ def _planned(prepared: Prepared, expected: PredictedTtft, clock: TurnClock) -> P
         seconds = expected.for_reading(reading)
         return None if seconds is None else clock.waited + seconds
 
-    shared = prepared.cache.target.common_prefix_len(prompt.ids)
+    target = prepared.cache.target
+    shared = target.common_prefix_len(prompt.ids)
     return Planned(
         turn=clock.turn,
         reading=plan.reading,
@@ -213,7 +210,7 @@ def _planned(prepared: Prepared, expected: PredictedTtft, clock: TurnClock) -> P
         keep_ratio=prepared.ask.keep_ratio if sparse else 1.0,
         prompt_tokens=total,
         eligible_tokens=prompt.eligible_tokens,
-        reused_tokens=shared - _skipped(prepared.cache, prompt),
+        reused_tokens=int(target.cached[:shared].sum()),
         prompt_ids=tuple(prompt.ids.tolist()),
         segments=prompt.segments,
         guard=plan.guard,

@@ -392,8 +392,8 @@ class Asking:
             self._open_chats.stash(chat)
 
     def abandon(self, chat: OpenChat) -> None:
-        """A conversation leaves the screen for good: its queued question becomes a part of its
-        draft, and its answer is stopped."""
+        """Stop the answer of a conversation that leaves the screen for good. Its queued question
+        becomes a part of its draft."""
         question = self._open_chats.unqueue(chat)
         if question is not None:
             chat.draft = chat.draft.prepend(question, chat.sent_attachments)
