@@ -32,6 +32,7 @@ from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.engine.backend.gpu_check import Product
+    from app.engine.model.speed_history import MeasuredSpeed
 
 Row = tuple[str, str]
 """One line of the report: a label and a value."""
@@ -56,8 +57,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="run a stress test with long prompts instead, and print what to report",
     )
     command.description = (
-        "With --target, loads and checks a model as on its first load, and replaces the stored"
-        " result. All other options belong to --stress."
+        "With --target, loads and checks a model as on its first load, replaces the stored result,"
+        " and says if it became slower. All other options belong to --stress."
     )
     command.add_argument(
         "--runs", type=RUNS, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
@@ -272,14 +273,16 @@ def _model(name: str, folder: Path) -> Finding:
     from app.engine.backend import mlx_patches
     from app.engine.backend.memory import NotEnoughMemory
     from app.engine.cache.prefill import device_backend
+    from app.engine.model import speed_history
     from app.engine.model.findings import findings_record
     from app.engine.model.loader import fingerprint, load_one
+    from app.engine.model.speed_history import SpeedHistory
     from app.engine.progress import LoadError
     from app.sandbox.process import TextError, TextProcess
 
     mlx_patches.install()
-    records, texts = paths.costs_path(), TextProcess()
-    findings_record(records, fingerprint(folder), device_backend()).forget()
+    records, texts, backend = paths.costs_path(), TextProcess(), device_backend()
+    findings_record(records, fingerprint(folder), backend).forget()
     start = time.perf_counter()
     try:
         model = load_one(
@@ -303,10 +306,21 @@ def _model(name: str, folder: Path) -> Finding:
         ("cache", f"{model.cache_size.bytes(1000) / 1e6:,.1f} MB for 1,000 tokens"),
         ("sparse reading", sparse),
     ]
-    if model.speed is not None:
-        each = f"{1 / model.speed.per_token:,.0f} tokens/s"
-        rows.append(("speed", f"reads {each}, writes {1 / model.speed.step:,.0f} tokens/s"))
-    return rows, []
+    now = speed_history.measure(model, backend)
+    reading = ", ".join(f"{n:,} tokens at {rate:,.0f}/s" for n, rate in now.reading.items())
+    rows.append(("speed", f"reads {reading}; writes {now.writing:,.0f} tokens/s"))
+    earlier = SpeedHistory(records, model.fingerprint, backend).add(now)
+    return rows, [] if earlier is None else [_slower(now, earlier)]
+
+
+def _slower(now: MeasuredSpeed, earlier: MeasuredSpeed) -> str:
+    what = f"The model is slower than on {earlier.date}: {now.slower_than(earlier)}. "
+    if now.versions == earlier.versions:
+        return f"{what}Close other programs, and run this again."
+    return (
+        f"{what}Close other programs, and run this again. If it stays slower, install the versions"
+        f" of then ({earlier.versions}; now {now.versions})."
+    )
 
 
 def _pair() -> Finding:

@@ -16,6 +16,8 @@ from app import paths
 from app.cli import doctor as room
 from app.cli.doctor import doctor
 from app.cli.main import run as specchat
+from app.engine.model import speed_history
+from app.engine.model.speed_history import MeasuredSpeed
 from app.models import embedded
 from app.models.errors import ModelError
 from tests import tiny
@@ -124,15 +126,20 @@ def test_mlx_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].startswith("MLX cannot be loaded")
 
 
-def test_a_named_model_is_checked_as_on_its_first_load(tmp_path: Path) -> None:
+def test_a_named_model_is_checked_as_on_its_first_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = MeasuredSpeed("2026-10-01", "mlx 0.32.4", {512: 900.0}, 50.0)
+    monkeypatch.setattr(speed_history, "measure", lambda *_: speed)
     folder = tiny.save(tmp_path / "model", "gpt2")
     for _ in range(2):
         out = io.StringIO()
         assert doctor(out, str(folder)) == 0
         report = out.getvalue()
         assert "all finite" in report
+        assert "reads 512 tokens at 900/s; writes 50 tokens/s" in report
         assert "This model cannot skip text (its results change by" in report
-        (record,) = (paths.costs_path()).iterdir()
+        (record,) = (e for e in paths.costs_path().iterdir() if "dense_only" in e.read_text())
         record.write_text(record.read_text().replace("gaps_change_answers", "gaps_fail"))
     (weights,) = folder.glob("*.safetensors")
     arrays = mx.load(str(weights))

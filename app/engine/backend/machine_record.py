@@ -28,12 +28,13 @@ T = TypeVar("T")
 
 class MachineRecord:
     """The file in `folder` (None: not stored) for a measurement identified by `named`, this machine
-    and the versions of MLX and mlx-lm."""
+    and, unless it is for `any_version`, the versions of MLX and mlx-lm."""
 
-    def __init__(self, folder: Path | None, *named: str) -> None:
+    def __init__(self, folder: Path | None, *named: str, any_version: bool = False) -> None:
         self._file = None
         if folder is not None:
-            identity = "\n".join([str(FORMAT), *named, *_machine()])
+            versions = [] if any_version else [version("mlx"), version("mlx-lm")]
+            identity = "\n".join([str(FORMAT), *named, *_machine(), *versions])
             self._file = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
 
     def read(self, parse: Callable[[Any], T]) -> T | None:
@@ -86,8 +87,7 @@ def _machine() -> list[str]:
     device = str(mx.device_info().get("device_name", platform.machine()))
     memory, library = psutil.virtual_memory().total >> 30, blas.load_openblas() or ""
     kind = mx.default_device().type.name
-    versions = [version("mlx"), version("mlx-lm")]
-    return [device, str(os.cpu_count()), str(memory), kind, *versions, Path(library).name]
+    return [device, str(os.cpu_count()), str(memory), kind, Path(library).name]
 
 
 def _delete_old(folder: Path) -> None:
