@@ -19,14 +19,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.backend import blas
 from app.engine.cache.snapshot_folder import remove_other_snapshots, remove_snapshot
-from app.engine.progress import LoadStopped, ShardsLost, TurnClock, TurnError
+from app.engine.progress import LoadStopped, TurnClock, TurnError
+from app.engine.recovery import Recovery, TargetLost, UnfinishedAnswer
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -45,11 +46,8 @@ from app.protocol.events import (
     Failed,
     Finished,
     GpuLost,
-    HostsLost,
     Listener,
     Loaded,
-    LoadingAlone,
-    PairLost,
     TurnEvent,
 )
 from app.protocol.reasons import Failure, FailureKind
@@ -78,8 +76,8 @@ class _CheckMemory:
     """Queued by the memory monitor when the pressure level changes."""
 
 
-class _CheckHosts:
-    """Queued when a machine that holds a shard of the target is lost."""
+class _Recover:
+    """Queued when the target may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class _Reselect:
     keep_ratio: float
 
 
-_Queued = Command | TurnHandle | _Reselect | _CheckMemory | _CheckHosts
+_Queued = Command | TurnHandle | _Reselect | _CheckMemory | _Recover
 
 FOREGROUND, BACKGROUND = 0, 1
 """Priorities in the queue: the lower number runs first."""
@@ -131,8 +129,8 @@ class MlxEngine:
         self.pair: tuple[Load, Loaded] | None = None
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
-        self._lost: ShardsLost | None = None
-        """Set when a machine of a sharded target is lost; cleared when a target is loaded."""
+        self._recovery: Recovery | None = None
+        """Set when the target is lost, until another one is loaded or cannot be."""
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
         self._refusal: Failure | None = None
@@ -283,8 +281,8 @@ class MlxEngine:
                 self._require_pair().calibrate_now()
             elif isinstance(command, DropConversation | PruneSnapshots):
                 self._delete(command)
-            elif isinstance(command, _CheckHosts):
-                self._check_hosts()
+            elif isinstance(command, _Recover):
+                self._recover_between_turns()
             elif isinstance(command, _CheckMemory) and self._loaded is not None:
                 self._loaded.check_memory()
         except BaseException as error:  # the thread must survive; signals go to the main thread
@@ -327,13 +325,13 @@ class MlxEngine:
         self._loads_started += 1
         if stopped():
             raise LoadStopped
-        self._lost = None
+        self._recovery = None
         self._unload_pair()
         pair = load_pair(
             command, self._step, stopped, self._backend, self._load_spread, self._remembered
         )
         loaded, self._loaded_by = self._keep_loaded(pair), command
-        pair.target.watch(partial(self._put, _CheckHosts()))
+        pair.target.watch(partial(self._put, _Recover()))
         loaded.report_loaded(time.perf_counter() - started_at)
 
     @property
@@ -366,13 +364,12 @@ class MlxEngine:
         return self._loaded
 
     def _run(self, turn: TurnHandle) -> None:
-        """Run a turn. If a machine of the target is lost, continue the turn on this machine
-        alone."""
+        """Run a turn. If the target is lost, recover it and continue the turn."""
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
             self._emit(cancelled)
             return
-        command = turn.make_ask()
+        ask = turn.make_ask()
         clock = TurnClock(
             turn.number,
             self._emit,
@@ -381,49 +378,53 @@ class MlxEngine:
             lambda: self._require_pair().pressure.poll(),
             self._others_wait,
         )
-        if (lost := self._lost) is None:
+        answer = None
+        if self._recovery is None:
             try:
-                self._require_pair().run_turn(command, clock)
+                self._require_pair().run_turn(ask, clock)
                 return
-            except ShardsLost as error:
-                lost = error
-        lost.__traceback__ = None  # the traceback keeps the turn's caches alive
-        rest = command
-        if clock.interrupted is not None:
-            rest, cancelled = clock.interrupted.rest, clock.interrupted.cancelled
+            except TargetLost as error:
+                self._recovery = self._require_pair().pair.target.recovery
+                answer = error.answer
+        assert self._recovery is not None
+        if answer is not None:
+            ask, cancelled = self._recovery.rest(answer), answer.written
+            clock.emit = partial(self._emit_rest, self._recovery, answer)
         try:
             with clock.timed(Phase.LOAD):
-                loaded = self._load_on_this_machine(lost, turn)
+                loaded = self._recover(self._recovery, is_between_turns=False)
         except LoadStopped:
             self._emit(cancelled)
-            self._put(_CheckHosts())
+            self._put(_Recover())
             return
-        loaded.run_turn(rest, clock)
+        loaded.run_turn(ask, clock, is_rest=True)
 
-    def _check_hosts(self) -> None:
-        """If a machine was lost between turns, load the target on this machine alone."""
-        lost = self._lost or (None if self._loaded is None else self._loaded.pair.target.lost)
-        if lost is not None:
+    def _emit_rest(self, recovery: Recovery, answer: UnfinishedAnswer, event: Event) -> None:
+        """Emit an event of the turn that continues `answer`."""
+        self._emit(recovery.whole(answer, event) if isinstance(event, Finished) else event)
+
+    def _recover_between_turns(self) -> None:
+        if self._recovery is None and self._loaded is not None:
+            self._recovery = self._loaded.pair.target.recovery
+        if self._recovery is not None:
             with suppress(TurnError, LoadStopped):  # PairLost was sent, or another Load is queued
-                self._load_on_this_machine(lost, None)
+                self._recover(self._recovery, is_between_turns=True)
 
-    def _load_on_this_machine(self, lost: ShardsLost, turn: TurnHandle | None) -> LoadedPair:
-        """Load the sharded target again, on this machine alone. `turn` is the running turn, None
-        between turns. Raises TurnError if loading fails; then no pair is loaded. Raises LoadStopped
-        if the turn is cancelled or, between turns, if another pair is requested."""
+    def _recover(self, recovery: Recovery, is_between_turns: bool) -> LoadedPair:
+        """Replace the lost target. Raises TurnError if that fails; then no pair is loaded. Raises
+        LoadStopped if the turn is cancelled or, between turns, if another pair is requested."""
         from app.engine.backend import memory
         from app.engine.pair_loader import load_pair
 
         def stopped() -> bool:
-            another = turn is None and self._loads_started < self._loads_requested
+            another = is_between_turns and self._loads_started < self._loads_requested
             return another or self._stopped() or self._closing.is_set()
 
-        assert self._loaded_by is not None
-        command = self._loaded_by = replace(self._loaded_by, hosts=None)
-        name, self._lost = command.names[0], lost
         if stopped():
             raise LoadStopped
-        self._emit(LoadingAlone(lost.failure))
+        assert self._loaded_by is not None
+        command = self._loaded_by = recovery.load(self._loaded_by)
+        self._emit(recovery.started)
         loaded_before = self.pair
         self._unload_pair()
         try:
@@ -435,15 +436,14 @@ class MlxEngine:
             raise
         except Exception as error:  # MLX raises any type
             memory.reraise_gpu_lost(error)
-            self._lost = None
-            data = {"lost": lost.failure.to_plain(), "model": name, **memory.cause_of(error)}
-            failure = Failure(FailureKind.NOT_LOADED_ALONE, data)
-            self._emit(PairLost(failure))
-            raise TurnError(failure.kind, failure.data) from None
-        self._lost = None
+            failed = recovery.failed(memory.cause_of(error))
+            self._recovery = None
+            self._emit(failed)
+            raise TurnError(failed.failure.kind, failed.failure.data) from None
+        self._recovery = None
         if loaded_before is not None:
             self.pair = command, loaded_before[1]
-        self._emit(HostsLost(lost.failure, name))
+        self._emit(recovery.done)
         loaded.report_costs()
         return loaded
 

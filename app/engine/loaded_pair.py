@@ -17,7 +17,8 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager, PressureResponse
 from app.engine.memory.pressure import MemoryMonitor
 from app.engine.model.loader import ModelPair
-from app.engine.progress import ShardsLost, TurnClock, TurnError
+from app.engine.progress import TurnClock, TurnError
+from app.engine.recovery import TargetLost
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.calibration import calibrate
 from app.engine.turn.context import TurnContext
@@ -113,8 +114,9 @@ class LoadedPair:
 
     # ------------------------------------------------------------------ a turn
 
-    def run_turn(self, ask: Ask, clock: TurnClock) -> None:
-        """Emit a turn's events up to `Finished`. Raises what `turn.run_turn` raises."""
+    def run_turn(self, ask: Ask, clock: TurnClock, is_rest: bool = False) -> None:
+        """Emit a turn's events up to `Finished`. Raises what `turn.run_turn` raises. `is_rest`: it
+        began on another target, so that its timings are not those of the pair."""
         context = TurnContext(
             self.pair,
             clock,
@@ -126,7 +128,7 @@ class LoadedPair:
         )
         try:
             measured = run_turn(ask, context)
-        except (TurnError, NotEnoughMemory, ShardsLost):  # the caches are consistent
+        except (TurnError, NotEnoughMemory, TargetLost):  # the caches are consistent
             raise
         except BaseException as error:
             if memory.is_gpu_lost(error):
@@ -138,7 +140,7 @@ class LoadedPair:
             self.caches.enforce_budget()
             self.pressure.after_turn()
             self.report_memory()
-        if clock.interrupted is None and (measured.timings or measured.confidence is not None):
+        if not is_rest and (measured.timings or measured.confidence is not None):
             self.costs.add(measured.timings, measured.confidence)
             self.report_costs()
 

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, CostTerm, Timing
-from app.protocol.events import Event, Finished, PhaseProgress
+from app.protocol.events import Event, PhaseProgress
 from app.protocol.reasons import EngineFailure, FailureKind
-from app.protocol.stats import FinishReason, Phase, merge_statistics
+from app.protocol.stats import FinishReason, Phase
 
 _WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
 """Phases that do not depend on the pair's speed."""
@@ -44,21 +43,8 @@ class LoadStopped(LoadError):
         super().__init__(FailureKind.LOADING_STOPPED)
 
 
-class ShardsLost(EngineFailure):
-    """A process that holds a shard of the target was lost or has failed."""
-
-
 class TurnError(EngineFailure):
     """The turn cannot be answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The state of a turn when another machine was lost: the `Ask` that continues it, and the event
-    that ends it if it is cancelled instead."""
-
-    rest: Ask
-    cancelled: Finished
 
 
 class ScoringPart(StrEnum):
@@ -187,20 +173,6 @@ class TurnClock:
         self.started_at = now if sent is None else sent
         self.phases = {Phase.WAIT: now - self.started_at}
         self.forecast = Forecast()
-        self.interrupted: Interrupted | None = None
-        """Set if another machine was lost. The timings are then not representative."""
-
-    def whole(self, finished: Finished) -> Finished:
-        """The final event, merged with what was generated before another machine was lost."""
-        if self.interrupted is None:
-            return finished
-        before = self.interrupted.cancelled
-        if not finished.generated_ids:  # the turn ended before it could continue
-            finished = replace(finished, text=before.text, generated_ids=before.generated_ids)
-        first = before.statistics
-        if first is not None and not first.generated_tokens:
-            first = None
-        return replace(finished, statistics=merge_statistics(first, finished.statistics))
 
     @property
     def waited(self) -> float:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 
 from app.engine.model.loader import LoadedModel
-from app.engine.progress import ShardsLost
+from app.engine.recovery import TargetLost
 from app.engine.turn.decode import Decoder
 from app.extras.hosts.runner import ShardRunner, load_shard
 from app.extras.hosts.sharded import Operation, ShardedTarget, Shards
@@ -22,12 +22,12 @@ from app.protocol.events import (
 )
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
-from app.protocol.reasons import FailureKind
+from app.protocol.reasons import Failure, FailureKind
 from tests.engine.driver import Driver
 
 
-def gone() -> ShardsLost:
-    return ShardsLost(FailureKind.MACHINE_LOST, {"machine": "other", "error": "gone"})
+def gone() -> Failure:
+    return Failure(FailureKind.MACHINE_LOST, {"machine": "other", "error": "gone"})
 
 
 class LocalShards:
@@ -40,7 +40,7 @@ class LocalShards:
         )
         self.runner = ShardRunner(model, 0, snapshots)
         self.fail_at: int | None = None
-        self.lost: ShardsLost | None = None
+        self.lost: Failure | None = None
         self.on_lost: Callable[[], None] = lambda: None
         self.closed = False
         self._forgotten: list[int] = []
@@ -55,7 +55,7 @@ class LocalShards:
             if self.fail_at < 0:
                 self.lost = self.lost or gone()
         if self.lost is not None:
-            raise self.lost
+            raise TargetLost(self.lost.kind, self.lost.data)
         return [self._do(operation)]
 
     def _forget_dropped(self) -> None:

@@ -33,6 +33,7 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
 from tests import tiny
@@ -175,6 +176,19 @@ def test_an_unfinished_answer_continues(
     assert spread.driver.of(HostsLost)
     assert finished.generated_ids == alone.generated_ids
     assert finished.text == alone.text
+
+
+def test_an_answer_that_continues_an_earlier_one_keeps_its_limit(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, before = asked(TOKENS - 10), alone.generated_ids[:10]
+    earlier = Message(Role.ASSISTANT, "", token_ids=before)
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == 20)
+    finished = spread.driver.answer(replace(ask, messages=(*ask.messages, earlier)))
+    assert spread.driver.of(HostsLost)
+    assert finished.generated_ids[:10] == before
+    assert len(finished.generated_ids) == TOKENS
+    assert finished.statistics.generated_tokens == TOKENS - 10
 
 
 # ------------------------------------------------------------------ stopping it

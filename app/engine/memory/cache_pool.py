@@ -21,7 +21,8 @@ from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import ShardsLost, TurnCancelled, TurnClock
+from app.engine.progress import TurnCancelled, TurnClock
+from app.engine.recovery import TargetLost
 from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
@@ -487,7 +488,7 @@ class CachePool:
     def _on_save_failed(self, snapshots: Snapshots, conversation: str, error: Exception) -> None:
         """Report the failure. The cache stays in memory and is saved after its next turn."""
         self._unsaved.pop(conversation, None)
-        if not isinstance(error, ShardsLost):  # in that case the older snapshot is still good
+        if not isinstance(error, TargetLost):  # in that case the older snapshot is still good
             snapshots.discard(conversation)
             self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
         self._share_again(conversation)

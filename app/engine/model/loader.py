@@ -50,7 +50,8 @@ from app.engine.model.prompt import PairPrompts, Prompts
 from app.engine.model.rotary import ROTARY_FORMAT, correct_rotary
 from app.engine.model.speculation import SLOPE, Gate
 from app.engine.model.text_encoder import ENCODER_OPERATIONS, TextEncoder
-from app.engine.progress import LoadError, LoadStopped, ShardsLost
+from app.engine.progress import LoadError, LoadStopped
+from app.engine.recovery import Recovery
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
 from app.protocol.prompt import TemplateRule
@@ -175,12 +176,12 @@ class LoadedModel:
         return 1
 
     @property
-    def lost(self) -> ShardsLost | None:
-        """Set once one of its processes is lost."""
+    def recovery(self) -> Recovery | None:
+        """How to replace it, once one of its processes is lost; None while it works."""
         return None
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` on any thread once it is `lost`; at once if it already is."""
+        """Call `on_lost` on any thread once it needs `recovery`; at once if it already does."""
 
     def close(self) -> None:
         """End its other processes."""

@@ -66,7 +66,7 @@ class AnswerWriter:
             speculation,
             self._recall(read),
         )
-        if self._pair.target.lost is None:
+        if self._pair.target.recovery is None:
             # The decoder has fed every token that it yielded, so all of them are cached.
             written = self.decoder.ids[prompt.answer_prefix_len :] + self.decoder.dropped
             cache.append(np.append(prompt.ids, np.array(written, np.int32))[len(cache) :])

@@ -31,12 +31,10 @@ from app.engine.model.token_stream import (
     Speculation,
     TokenStream,
 )
-from app.engine.progress import ShardsLost
+from app.engine.recovery import TargetLost
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
-from app.protocol.commands import Ask
 from app.protocol.events import Token
 from app.protocol.options import NO_ANSWER_LIMIT, Sampling
-from app.protocol.prompt import Message, Role
 from app.protocol.stats import SURE, FinishReason
 from app.util.prose import is_code
 from app.util.words import WORD
@@ -143,7 +141,7 @@ class Decoder:
         `prompt_ids` (M,) is the whole prompt; `prefix` has cached all but its last token. Its last
         `answer_prefix_len` tokens belong to an answer that is continued. A `quotation` is written
         verbatim and nothing else, or its rest after the answer. Raises what `recall` raises, and
-        ShardsLost if the answer is incomplete.
+        TargetLost if the answer is incomplete.
         """
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
@@ -180,7 +178,7 @@ class Decoder:
                     last = recall.read(self.ids[answer_prefix_len:])
                 else:
                     last = self._end_thinking(stream)
-        except ShardsLost:  # harmless once the last token is sampled
+        except TargetLost:  # harmless once the last token is sampled
             if self._finish_reason is None:
                 raise
             reason = self._finish_reason
@@ -357,16 +355,6 @@ class Decoder:
             rest = quotation[len(self.text) :] if quotation.startswith(self.text) else ""
             ids = [*self.ids, *self._tokenizer.encode(rest, add_special_tokens=False)]
         return [*ids, stop]
-
-    def continued(self, ask: Ask) -> Ask:
-        """The `Ask` that continues this incomplete answer to `ask`."""
-        if not self.ids:
-            return ask
-        before = ask.messages[:-1] if ask.messages[-1].role is Role.ASSISTANT else ask.messages
-        answer = Message(Role.ASSISTANT, self.text, token_ids=tuple(self.ids))
-        left = ask.sampling.max_tokens - len(self.ids) + self.answer_prefix_len
-        sampling = replace(ask.sampling, max_tokens=left, seed=self.seed)
-        return replace(ask, messages=(*before, answer), sampling=sampling)
 
     def flush(self) -> None:
         """Emit a `Token` event with everything that was not reported yet."""

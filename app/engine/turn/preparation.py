@@ -46,7 +46,7 @@ class Prepared:
 
 def prepare(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Prepared:
     """Prepare a turn, and emit `Planned`. Benchmarks pass a `prompt`; otherwise it is built from
-    the messages. Raises TurnCancelled, PromptError, TurnError, NotEnoughMemory or ShardsLost."""
+    the messages. Raises TurnCancelled, PromptError, TurnError, NotEnoughMemory or TargetLost."""
     pair, clock = context.pair, context.clock
     ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
     _check_logit_bias(ask, pair)

@@ -21,7 +21,8 @@ from app.engine.memory.manager import TurnMemory, encoding_need, prefill_need
 from app.engine.model.mtp import MTPProposals, head_of
 from app.engine.model.prompt import Prompt
 from app.engine.model.speculation import PREDICTED
-from app.engine.progress import ScoringPart, ShardsLost, TurnCancelled
+from app.engine.progress import ScoringPart, TurnCancelled
+from app.engine.recovery import TargetLost
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
 from app.engine.turn.context import TurnContext
@@ -98,7 +99,7 @@ class PromptReader:
 
     def read_prompt(self, prepared: Prepared) -> ReadPrompt:
         """Read the prompt as planned, except its last token. If scoring, selecting or sparse
-        reading fails, it is read densely. Raises TurnCancelled, NotEnoughMemory or ShardsLost."""
+        reading fails, it is read densely. Raises TurnCancelled, NotEnoughMemory or TargetLost."""
         if self._pair.only_quotes:
             self._quote()
         with observed_steps(self._observe_step):
@@ -116,7 +117,7 @@ class PromptReader:
         if plan.reading is Reading.SPARSE:
             try:
                 return self.read_sparse(prompt, estimate.scorer)
-            except (TurnCancelled, memory.NotEnoughMemory, ShardsLost):
+            except (TurnCancelled, memory.NotEnoughMemory, TargetLost):
                 raise
             except Exception as error:  # any bug in scoring or selection: read densely instead
                 memory.reraise_device_failure(error)
@@ -130,7 +131,7 @@ class PromptReader:
         on it, so a failure is only reported."""
         try:
             self._select(self._score(estimate.prompt, estimate.scorer))
-        except (TurnCancelled, ShardsLost):
+        except (TurnCancelled, TargetLost):
             raise
         except Exception as error:
             memory.reraise_gpu_lost(error)

@@ -11,7 +11,8 @@ import numpy as np
 from app.engine.backend import memory
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import built_in_encoder, encoding_bytes
-from app.engine.progress import Interrupted, ShardsLost, TurnCancelled, TurnError
+from app.engine.progress import TurnCancelled, TurnError
+from app.engine.recovery import TargetLost, UnfinishedAnswer
 from app.engine.turn.answer import AnswerWriter
 from app.engine.turn.citations import cite, read_texts
 from app.engine.turn.context import TurnContext
@@ -35,8 +36,8 @@ class Measured:
 
 def run_turn(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Measured:
     """Run a turn, and emit its events up to `Finished`. Raises PromptError, TurnError,
-    NotEnoughMemory or LoadError; ShardsLost, with the rest of the turn in the clock's
-    `interrupted`. Any other exception leaves the cache in an unknown state; drop it then."""
+    NotEnoughMemory or LoadError; TargetLost, with the unfinished answer. Any other exception leaves
+    the cache in an unknown state; drop it then."""
     clock = context.clock
     mx.reset_peak_memory()
     try:
@@ -44,18 +45,13 @@ def run_turn(ask: Ask, context: TurnContext, prompt: Prompt | None = None) -> Me
         prepared = prepare(ask, context, prompt)
     except TurnCancelled as stop:
         _require_memory(stop.ended)
-        clock.emit(clock.whole(Finished(clock.turn, stop.ended, "", (), None)))
+        clock.emit(Finished(clock.turn, stop.ended, "", (), None))
         return Measured()
-    except ShardsLost:
-        if clock.interrupted is None:
-            cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
-            clock.interrupted = Interrupted(ask, cancelled)
-        raise
     turn = _PreparedTurn(prepared, context)
     try:
         turn.run()
-    except ShardsLost:
-        clock.interrupted = turn.interrupted()
+    except TargetLost as error:
+        error.answer = turn.unfinished()
         raise
     finally:
         context.caches.keep_scores(ask.conversation, prepared.cache)
@@ -86,19 +82,16 @@ class _PreparedTurn:
             ended = self._writer.decode(self._reader.read_prompt(self._prepared))
         except TurnCancelled as stop:
             ended = stop.ended
-        except ShardsLost:
-            self.decoder.flush()
-            raise
         if not self._writer.written_tokens:
             _require_memory(ended)
         peak_bytes = mx.get_peak_memory()  # citations may raise it
         self._cite(ended)
-        self._clock.emit(self._clock.whole(self._finished(ended, peak_bytes)))
+        self._clock.emit(self._finished(ended, peak_bytes))
 
-    def interrupted(self) -> Interrupted:
-        """The rest of the turn, to be continued on another pair; after ShardsLost."""
-        cancelled = self._finished(FinishReason.CANCELLED, mx.get_peak_memory())
-        return Interrupted(self.decoder.continued(self._ask), cancelled)
+    def unfinished(self) -> UnfinishedAnswer:
+        """The answer so far, after TargetLost."""
+        written = self._finished(FinishReason.CANCELLED, mx.get_peak_memory())
+        return UnfinishedAnswer(self._ask, written)
 
     def _finished(self, ended: FinishReason, peak_bytes: int) -> Finished:
         ids, text = tuple(self.decoder.ids), self.decoder.text
@@ -110,7 +103,7 @@ class _PreparedTurn:
         answer, ask, clock = self.decoder.text, self._ask, self._clock
         if not answer or not ask.cite or ask.messages[-1].plain:
             return
-        if self._read.quotes_nothing or self._pair.target.lost is not None:
+        if self._read.quotes_nothing or self._pair.target.recovery is not None:
             return
         prompt = self._read.prompt
         texts = read_texts(prompt, self._prepared.cache.target.cached[: len(prompt.ids)])

@@ -21,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.engine.progress import LoadError, LoadStopped, ShardsLost
+from app.engine.progress import LoadError, LoadStopped
+from app.engine.recovery import TargetLost
 from app.extras.hosts.control import Check, HostControl, start_check
 from app.extras.hosts.machine import content_fingerprint
 from app.extras.hosts.shard import (
@@ -35,7 +36,7 @@ from app.extras.hosts.sharded import Operation
 from app.extras.hosts.wire import CHECK_SECONDS, Connection, Message, WireError
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts
-from app.protocol.reasons import Data, FailureKind
+from app.protocol.reasons import Data, Failure, FailureKind
 
 THIS_MACHINE = "this machine"
 CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
@@ -158,7 +159,7 @@ class Cluster:
     def __init__(self, command: Load, stopped: Callable[[], bool]) -> None:
         """Raises LoadError."""
         assert command.hosts is not None
-        self.lost: ShardsLost | None = None
+        self.lost: Failure | None = None
         self.on_lost: Callable[[], None] = lambda: None
         self.ranks: list[Rank] = []
         self._controls: list[HostControl] = []
@@ -246,7 +247,7 @@ class Cluster:
                 self._said.setdefault(number, {}).update(message)
             found = {rank: said[what] for rank, said in self._said.items() if what in said}
             if self.lost is not None and self._replies.empty():
-                raise LoadError(self.lost.failure.kind, self.lost.failure.data)
+                raise LoadError(self.lost.kind, self.lost.data)
         return [found[rank.number] for rank in self.ranks]
 
     def _failed(self, number: int, failed: Message) -> LoadError:
@@ -266,7 +267,7 @@ class Cluster:
         try:
             while len(replies) < len(self.ranks):
                 if self.lost is not None:
-                    raise self.lost
+                    raise TargetLost(self.lost.kind, self.lost.data)
                 with suppress(queue.Empty):
                     rank, message = self._replies.get(timeout=CHECK_SECONDS)
                     if message.get("number") == number:
@@ -324,7 +325,7 @@ class Cluster:
         with self._losing:
             if self.lost is not None or self._closed.is_set():
                 return
-            self.lost = ShardsLost(kind, data)
+            self.lost = Failure(kind, data)
         self.on_lost()
 
 

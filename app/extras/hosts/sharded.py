@@ -32,8 +32,9 @@ from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import folder_names
 from app.engine.model.loader import LoadedModel
-from app.engine.progress import ShardsLost
 from app.estimate.memory import BUDGET_SHARE, MIN_CHECKPOINTS
+from app.extras.hosts.recovery import LoadAlone
+from app.protocol.reasons import Failure
 
 _numbers = itertools.count(1)
 """Numbers of caches."""
@@ -50,7 +51,7 @@ class Operation:
 
 
 class Shards(Protocol):
-    """The ranks of one target. Once one is lost, `run` raises ShardsLost, and `send` does
+    """The ranks of one target. Once one is lost, `run` raises TargetLost, and `send` does
     nothing."""
 
     described: dict[str, Any]
@@ -59,7 +60,7 @@ class Shards(Protocol):
     """Called once a rank is lost, on any thread."""
 
     @property
-    def lost(self) -> ShardsLost | None: ...
+    def lost(self) -> Failure | None: ...
 
     def send(self, operation: Operation) -> None:
         """Send an operation to every rank, without waiting. Ranks keep the order."""
@@ -390,8 +391,9 @@ class ShardedTarget(LoadedModel):
         return int(self.shards.described["ranks"])
 
     @property
-    def lost(self) -> ShardsLost | None:
-        return self.shards.lost
+    def recovery(self) -> LoadAlone | None:
+        lost = self.shards.lost
+        return None if lost is None else LoadAlone(lost, self.info.name)
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         self.shards.on_lost = on_lost

@@ -211,7 +211,7 @@ def test_what_a_rank_says_before_it_ends_is_the_reason(
     loaded.send(cluster.Operation("mark", 1))
     fakes.wait_until(lambda: loaded.lost is not None)
     assert loaded.lost is not None
-    assert loaded.lost.failure.data["error"] == "no room"
+    assert loaded.lost.data["error"] == "no room"
     loaded.close()
 
 
