@@ -1,14 +1,16 @@
 """Plants small faults in app/ one at a time, and tells which of them the tests find.
 
     make mutants                             the quick tests on each; app/ must have no changes
-    python benchmarks/mutants.py plant       choose other faults (needs cosmic-ray, 8.7.0 was used)
+    python benchmarks/mutants.py check       list the faults whose line is no longer in app/
+    python benchmarks/mutants.py plant       choose others for these, or all if there is no list
+                                             (needs cosmic-ray, 8.7.0 was used)
     python benchmarks/mutants.py report      the table of benchmarks/results/mutants.md
 
 A fault is first tried with the tests that name its module, then with those of its folder. What
 these do not find is planted all together, and the whole tier runs: a test that fails then runs
 again with each fault alone, until none is found any more. So a fault counts as missed if the whole
-tier passes with it and all other missed ones. A fault with which tests do not end counts as found
-if they end without it.
+tier passes with it and all other missed ones; `--nearby` leaves this step out. A fault with which
+tests do not end counts as found if they end without it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutants"
 FAULTS = RESULTS / "faults.json"
 PARTS = ("engine", "ingest", "store", "extras", "chat", "ui", "models", "sandbox")
 SEED, EACH = 58, 10
+COLUMNS = ("before", "quick")
+"""The results that the page compares."""
 TIERS = {
     "quick": ["--dist=loadfile", "-m", "not slow and not benchmarks and not real"],
     "slow": [
@@ -92,12 +96,19 @@ def walk(node: Any) -> Iterator[Any]:
 
 
 def plant() -> None:
+    """Choose a fault for each number that has none, or whose line has gone, and delete from earlier
+    results what they say of these numbers."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
     chance = random.Random(SEED)
-    faults: list[Fault] = []
-    for part in PARTS:
+    faults = {
+        fault["number"]: fault
+        for fault in (listed() if FAULTS.exists() else [])
+        if line_of(fault, ROOT / fault["file"]) is not None
+    }
+    kept = set(faults)
+    for index, part in enumerate(PARTS):
         paths = sorted((ROOT / "app" / part).rglob("*.py"))
         places = [
             (path, start, operators)
@@ -105,8 +116,8 @@ def plant() -> None:
             for start, operators in sorted(possible(path).items())
         ]
         chance.shuffle(places)
-        planned = len(faults) + EACH
-        while len(faults) < planned:
+        numbers = range(index * EACH + 1, (index + 1) * EACH + 1)
+        while free := [number for number in numbers if number not in faults]:
             path, start, operators = places.pop()
             name, occurrence = chance.choice(operators)
             source = path.read_text(encoding="utf-8")
@@ -120,21 +131,60 @@ def plant() -> None:
             last = 0
             while before[-1 - last] == after[-1 - last] and len(before) - last - 1 > first:
                 last += 1
-            faults.append(
-                {
-                    "number": len(faults) + 1,
-                    "file": str(path.relative_to(ROOT)),
-                    "line": start[0],
-                    "operator": name.removeprefix("core/"),
-                    "before": "\n".join(before[first : len(before) - last]),
-                    "after": "\n".join(after[first : len(after) - last]),
-                }
-            )
+            fault = {
+                "number": free[0],
+                "file": str(path.relative_to(ROOT)),
+                "line": start[0],
+                "operator": name.removeprefix("core/"),
+                "before": "\n".join(before[first : len(before) - last]),
+                "after": "\n".join(after[first : len(after) - last]),
+            }
+            if all({**fault, "number": number} != other for number, other in faults.items()):
+                faults[free[0]] = fault
     RESULTS.mkdir(parents=True, exist_ok=True)
-    FAULTS.write_text(json.dumps(faults, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(FAULTS, [faults[number] for number in sorted(faults)])
+    for path in results():
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["found"] = {k: v for k, v in result["found"].items() if int(k) in kept}
+        result["missed"] = [number for number in result["missed"] if number in kept]
+        write(path, result)
+
+
+def write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def results() -> list[Path]:
+    return [path for name in COLUMNS if (path := RESULTS / f"{name}.json").exists()]
 
 
 # ---------------------------------------------------------------------------- running
+
+
+def listed() -> list[Fault]:
+    return list(json.loads(FAULTS.read_text(encoding="utf-8")))
+
+
+def line_of(fault: Fault, path: Path) -> int | None:
+    """The index of the fault's first line now, the one nearest to where it was; None: it has
+    gone."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    before = fault["before"].splitlines()
+    found = [at for at in range(len(lines)) if lines[at : at + len(before)] == before]
+    return min(found, key=lambda at: abs(at + 1 - fault["line"]), default=None)
+
+
+def check() -> None:
+    """Refuses a list with faults that cannot be planted."""
+    gone = [
+        f"{fault['number']} ({fault['file']})"
+        for fault in listed()
+        if line_of(fault, ROOT / fault["file"]) is None
+    ]
+    if gone:
+        raise SystemExit(
+            f"The lines of these faults have gone, `plant` chooses others: {', '.join(gone)}"
+        )
 
 
 @contextmanager
@@ -145,16 +195,12 @@ def planted(faults: Iterable[Fault]) -> Iterator[None]:
     try:
         for fault in sorted(faults, key=lambda each: -each["line"]):
             path = ROOT / fault["file"]
+            at = line_of(fault, path)
+            assert at is not None, f"{fault['number']}: another fault has changed this line"
             text = path.read_text(encoding="utf-8")
             paths.setdefault(path, text)
             lines = text.splitlines()
-            before = fault["before"].splitlines()
-            near = [
-                at for at in range(len(lines)) if lines[at : at + len(before)] == before
-            ]  # unchanged code may have moved
-            assert near, f"{fault['number']}: {fault['file']} no longer has this line"
-            at = min(near, key=lambda each: abs(each + 1 - fault["line"]))
-            lines[at : at + len(before)] = fault["after"].splitlines()
+            lines[at : at + len(fault["before"].splitlines())] = fault["after"].splitlines()
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         yield
     finally:
@@ -165,7 +211,8 @@ def planted(faults: Iterable[Fault]) -> Iterator[None]:
 def failures(tests: list[str], tier: str, limit: float, stop: bool) -> list[str]:
     """The tests that fail; `[STOPPED]` if they do not end."""
     command = [sys.executable, "-m", "pytest", "-q", *TIERS[tier], "-p", "no:cacheprovider"]
-    command += ["-n", "3", "-rfE", "--tb=no", *(["-x"] if stop else []), *tests]
+    processes = "0" if len({test.split("::")[0] for test in tests}) == 1 else "2"
+    command += ["-n", processes, "-rfE", "--tb=no", *(["-x"] if stop else []), *tests]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every file
     with subprocess.Popen(
@@ -215,19 +262,25 @@ def near(fault: Fault) -> list[list[str]]:
     return [[str(each.relative_to(ROOT)) for each in files] for files in some]
 
 
-def exists(test: str) -> bool:
-    file, _, name = test.partition("::")
-    if not (ROOT / file).is_file():
-        return False
-    return f"def {name.split('::')[-1].split('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
+def found_by(test: str) -> list[list[str]]:
+    """The test that found a fault earlier, with all its parameters, then its file; both wherever
+    it is now."""
+    file, _, name = test.split("[")[0].partition("::")
+    for path in [ROOT / file, *sorted((ROOT / "tests").rglob(Path(file).name))]:
+        if name and path.is_file() and f"def {name.split('::')[-1]}(" in path.read_text("utf-8"):
+            now = str(path.relative_to(ROOT))
+            return [[f"{now}::{name}"], [now]]
+    return []
 
 
 def say(*words: object) -> None:
     print(time.strftime("%H:%M:%S"), *words, flush=True)
 
 
-def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
-    """`known` is an earlier result: the test that found a fault there is tried first."""
+def run(tier: str, output: Path, known: Path | None, resume: bool, nearby: bool) -> None:
+    """`known` is an earlier result: the test that found a fault there is tried first. With
+    `nearby` the whole tier does not run."""
+    check()
     changed = subprocess.run(
         ["git", "status", "--porcelain", "app"], cwd=ROOT, capture_output=True, text=True
     ).stdout
@@ -235,7 +288,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
-    faults = json.loads(FAULTS.read_text(encoding="utf-8"))
+    faults = listed()
     found: dict[int, str] = {}
     stopped: dict[int, list[str]] = {}
     """The tests that did not end with a fault."""
@@ -246,8 +299,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     def save() -> None:
         rows = {str(number): found[number] for number in sorted(found)}
         missed = [each["number"] for each in faults if each["number"] not in found]
-        result = {"tier": tier, "commit": commit, "found": rows, "missed": missed}
-        output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        write(output, {"tier": tier, "commit": commit, "found": rows, "missed": missed})
 
     def note(fault: Fault, by: str) -> None:
         found[fault["number"]] = by
@@ -257,10 +309,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
     for fault in faults:
         if fault["number"] in found:
             continue
-        tries = near(fault)
-        if (by := earlier.get(str(fault["number"]))) and exists(by):
-            # With its parameters gone, the whole file.
-            tries.insert(0, [by.split("::")[0]])
+        tries = found_by(earlier.get(str(fault["number"]), "")) + near(fault)
         with planted([fault]):
             for tests in tries:
                 if tests and (failed := failures(tests, tier, NEAR_LIMIT, stop=True)):
@@ -270,7 +319,7 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
                     break
             else:
                 say(fault["number"], fault["file"], "not found nearby")
-    while missed := [each for each in faults if each["number"] not in found]:
+    while missed := [each for each in faults if each["number"] not in found and not nearby]:
         say(len(missed), "faults together")
         with planted(missed):
             failed = failures([], tier, TIER_LIMIT, stop=False)
@@ -297,41 +346,48 @@ def run(tier: str, output: Path, known: Path | None, resume: bool) -> None:
 
 def report() -> str:
     """The page: what the tests found before and after a change of them."""
-    faults = json.loads(FAULTS.read_text(encoding="utf-8"))
-    results = {
-        name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["found"]
-        for name in ("before", "quick")
-        if (RESULTS / f"{name}.json").exists()
-    }
+    faults = listed()
+    columns = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in results()}
     lines = [
-        "| | fault | " + " | ".join(results) + " |",
-        "|---:|---|" + "---|" * len(results),
+        "| | fault | " + " | ".join(columns) + " |",
+        "|---:|---|" + "---|" * len(columns),
     ]
     for fault in faults:
-        number = str(fault["number"])
+        number = fault["number"]
         change = " -> ".join(" ".join(fault[side].split()) for side in ("before", "after"))
         place = f"{fault['file'].removeprefix('app/')}:{fault['line']}"
         code = change.replace("|", "\\|").replace("`", "'")
-        cells = ["found" if number in found else "**missed**" for found in results.values()]
+        cells = [
+            "found"
+            if str(number) in result["found"]
+            else ("**missed**" if number in result["missed"] else "not tried")
+            for result in columns.values()
+        ]
         lines.append(f"| {number} | {place}: `{code}` | " + " | ".join(cells) + " |")
-    counts = ", ".join(f"{name} {len(found)}" for name, found in results.items())
-    return "\n".join([f"Found of {len(faults)}: {counts}.", "", *lines]) + "\n"
+    counts = ", ".join(
+        f"{name} {len(result['found'])} of {len(result['found']) + len(result['missed'])}"
+        for name, result in columns.items()
+    )
+    return "\n".join([f"Found: {counts}.", "", *lines]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Plant small faults in app/.")
-    parser.add_argument("step", choices=("plant", "run", "report"))
+    parser.add_argument("step", choices=("check", "plant", "run", "report"))
     parser.add_argument("--tier", choices=TIERS, default="quick")
     parser.add_argument("--output", type=Path, default=RESULTS / "quick.json")
     parser.add_argument("--known", type=Path, help="an earlier result: its tests come first")
     parser.add_argument("--resume", action="store_true", help="go on with the output")
+    parser.add_argument("--nearby", action="store_true", help="do not run the whole tier")
     options = parser.parse_args()
-    if options.step == "plant":
+    if options.step == "check":
+        check()
+    elif options.step == "plant":
         plant()
     elif options.step == "report":
         print(report(), end="")
     else:
-        run(options.tier, options.output, options.known, options.resume)
+        run(options.tier, options.output, options.known, options.resume, options.nearby)
 
 
 if __name__ == "__main__":
