@@ -200,7 +200,7 @@ class Hub:
         answer, _ = await self._json(repository, url)
         sha = answer.get("sha") if isinstance(answer, dict) else None
         if not isinstance(sha, str) or not COMMIT.fullmatch(sha):
-            raise _not_the_hub()
+            raise _unexpected_response()
         return sha
 
     async def search(self, words: str) -> list[Any]:
@@ -212,7 +212,7 @@ class Hub:
         )
         answer, _ = await self._json("with these words", url)
         if not isinstance(answer, list):
-            raise _not_the_hub()
+            raise _unexpected_response()
         return answer
 
     async def files(self, repository: str, commit: str) -> tuple[ModelFile, ...]:
@@ -222,7 +222,7 @@ class Hub:
         for _ in range(_MAX_PAGES):
             page, next_link = await self._json(repository, url)
             if not isinstance(page, list):
-                raise _not_the_hub()
+                raise _unexpected_response()
             entries += page
             if len(entries) > MAX_FILES:
                 break
@@ -230,7 +230,7 @@ class Hub:
                 return files_to_download(repository, entries)
             next_url = _joined(httpx2.URL(url), next_link)
             if next_url.origin != self._origin:
-                raise _not_the_hub()
+                raise _unexpected_response()
             url = str(next_url)
         raise too_many_files(repository)
 
@@ -316,7 +316,7 @@ class Hub:
         try:
             return _parsed(body), next_link
         except (ValueError, RecursionError):
-            raise _not_the_hub() from None
+            raise _unexpected_response() from None
 
     async def _body(
         self, repository: str, url: str, commit: str | None = None
@@ -331,7 +331,7 @@ class Hub:
                 async for chunk in self.chunks(response):
                     body += chunk
                     if len(body) > _MAX_BODY_BYTES:
-                        raise _not_the_hub()
+                        raise _unexpected_response()
                 return bytes(body), response.links.get("next", {}).get("url")
 
         return await self.with_retries(once)
@@ -386,7 +386,7 @@ class Hub:
                 "check HF_ENDPOINT and the network, and pull again",
             )
         if not _is_valid(target):
-            raise _not_the_hub()
+            raise _unexpected_response()
 
     def _failure(self, repository: str, response: httpx2.Response) -> RetryableError | ModelError:
         status, code = response.status_code, response.headers.get("x-error-code", "")
@@ -439,7 +439,7 @@ def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
     try:
         return url.join(address)
     except (httpx2.InvalidURL, ValueError):
-        raise _not_the_hub() from None
+        raise _unexpected_response() from None
 
 
 def _is_valid(url: httpx2.URL) -> bool:
@@ -448,10 +448,10 @@ def _is_valid(url: httpx2.URL) -> bool:
     return url.scheme in ("http", "https") and bool(url.host) and 0 < port < 2**16
 
 
-def _not_the_hub() -> DownloadError:
+def _unexpected_response() -> DownloadError:
     return DownloadError(
-        "The answer is not from the hub",
-        "check HF_ENDPOINT and the connection (a login page may be in the way), and pull again",
+        "Unexpected response (a login page?)",
+        "log in to the network in a browser, check HF_ENDPOINT, and try again",
     )
 
 
