@@ -407,7 +407,7 @@ class MlxEngine:
         if self._recovery is None and self._loaded is not None:
             self._recovery = self._loaded.pair.target.recovery
         if self._recovery is not None:
-            with suppress(TurnError, LoadStopped):  # PairLost was sent, or another Load is queued
+            with suppress(TurnError, LoadStopped):  # said in an event, or another Load is queued
                 self._recover(self._recovery, is_between_turns=True)
 
     def _recover(self, recovery: Recovery, is_between_turns: bool) -> LoadedPair:

@@ -22,7 +22,7 @@ LENGTHS = (512, 2048, 8192)
 """Prompts whose reading is timed, in tokens; no more after `MAX_SECONDS`."""
 MAX_SECONDS = 10.0
 STEP, WRITTEN = 512, 12
-"""Tokens of a step while reading, and steps of one token after it."""
+"""Tokens of a step while reading, and steps of one token after the first prompt."""
 SLOWER = 0.8
 """Speeds below this share of an earlier one are reported."""
 MAX_KEPT = 8
@@ -30,7 +30,7 @@ MAX_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """Tokens per second of reading prompts of each length, and of writing after the longest one."""
+    """Tokens per second of reading prompts of each length, and of writing after the shortest."""
 
     date: str
     versions: str
@@ -78,16 +78,17 @@ def _once(model: LoadedModel, backend: Backend) -> tuple[dict[int, float], float
         return time.perf_counter() - started_at
 
     room = (model.info.context_length or LENGTHS[-1] + WRITTEN) - WRITTEN
-    reading, read, seconds = {}, 0, 0.0
+    reading, read, seconds, writing = {}, 0, 0.0, 0.0
     for length in [each for each in LENGTHS if each <= room] or [room]:
         while read < length:
             tokens = min(STEP, length - read)
             seconds += step(tokens)
             read += tokens
         reading[length] = length / seconds
+        writing = writing or 1 / median(step(1) for _ in range(WRITTEN))
         if seconds > MAX_SECONDS / 4:  # the next length takes four times as long
             break
-    return reading, 1 / median(step(1) for _ in range(WRITTEN))
+    return reading, writing
 
 
 class SpeedHistory:
