@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
 from app.engine.backend.machine_record import MachineRecord
-from app.engine.cache.caches import UnsupportedCache, WindowedCache, positioned_layers
+from app.engine.cache.caches import Cache, UnsupportedCache, WindowedCache, positioned_layers
 from app.engine.cache.prefill import (
     forward,
     make_positioned_cache,
@@ -52,10 +52,7 @@ class Speed:
             return min(once(tokens), once(tokens))
 
         def once(tokens: int) -> float:
-            cache, ids = make_stock_cache(caches), np.zeros(tokens, np.int32)
-            started_at = time.perf_counter()
-            prefill_step(model, cache, ids, None, backend)
-            return time.perf_counter() - started_at
+            return timed_step(model, make_stock_cache(caches), tokens, backend)
 
         step, tokens, seconds = timed(1), 1, 0.0
         for tokens in WARM_UP_TOKENS:
@@ -63,6 +60,14 @@ class Speed:
                 break
         longer = seconds - step if seconds > 2 * step else seconds / 2
         return cls(step, max(longer / (tokens - 1), 1e-9))
+
+
+def timed_step(model: Any, cache: Cache, tokens: int, backend: Backend) -> float:
+    """Seconds of a prefill step of this many tokens into `cache`."""
+    ids = np.zeros(tokens, np.int32)
+    started_at = time.perf_counter()
+    prefill_step(model, cache, ids, None, backend)
+    return time.perf_counter() - started_at
 
 
 @dataclass(frozen=True, slots=True)

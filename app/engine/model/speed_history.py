@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,15 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from app.engine.backend.device import Backend
 from app.engine.backend.machine_record import MachineRecord
-from app.engine.cache.prefill import make_stock_cache, prefill_step
+from app.engine.cache.prefill import make_stock_cache
+from app.engine.model.findings import timed_step
 from app.engine.model.loader import LoadedModel
 
 LENGTHS = (512, 2048, 8192)
-"""Prompts whose reading is timed, in tokens; no more after `MAX_SECONDS`."""
+"""Prompts whose reading is timed, in tokens, unless one is likely to take over `MAX_SECONDS`."""
 MAX_SECONDS = 10.0
 STEP, WRITTEN = 512, 12
 """Tokens of a step while reading, and steps of one token after the first prompt."""
@@ -70,13 +67,10 @@ def measure(model: LoadedModel, backend: Backend) -> MeasuredSpeed:
 
 
 def _once(model: LoadedModel, backend: Backend) -> tuple[dict[int, float], float]:
-    cache = make_stock_cache(model.caches)
-
     def step(tokens: int) -> float:
-        started_at = time.perf_counter()
-        prefill_step(model.model, cache, np.zeros(tokens, np.int32), None, backend)
-        return time.perf_counter() - started_at
+        return timed_step(model.model, cache, tokens, backend)
 
+    cache = make_stock_cache(model.caches)
     room = (model.info.context_length or LENGTHS[-1] + WRITTEN) - WRITTEN
     reading, read, seconds, writing = {}, 0, 0.0, 0.0
     for length in [each for each in LENGTHS if each <= room] or [room]:
@@ -102,12 +96,10 @@ class SpeedHistory:
         """Store a measurement. Return an earlier one than which this is slower by a fifth, of
         several the latest."""
         kept = self._record.read(_parse) or []
-        same = [each.versions == now.versions for each in kept]
-        best = now
-        for each in itertools.compress(kept, same):
-            best = each.better_of(best)
-        others = [each for each in kept if each.versions != now.versions]
-        self._record.write({"speeds": [asdict(each) for each in [*others, best][-MAX_KEPT:]]})
+        by_versions = {each.versions: each for each in kept}
+        same = by_versions.pop(now.versions, now)
+        best = [*by_versions.values(), same.better_of(now)][-MAX_KEPT:]
+        self._record.write({"speeds": [asdict(each) for each in best]})
         return next((each for each in reversed(kept) if now.slower_than(each)), None)
 
 
