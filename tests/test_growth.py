@@ -198,10 +198,10 @@ def grows_by_the_square(
     while took < measurable and length < longest:
         length *= 2
         before, took = took, seconds(function, piece, length)
-    if took < measurable or took < MAX_RATIO * before:
+    if took < measurable:
         return False
     for _ in range(TRIES):
-        before = min(before, seconds(function, piece, length // 2))
+        before = min(before, *(seconds(function, piece, length // 2) for _ in range(3)))
         took = min(took, seconds(function, piece, length))
         if took < MAX_RATIO * before:
             return False
@@ -228,6 +228,6 @@ def test_no_function_is_worse_than_linear(limits: tuple[float, int]) -> None:
 def test_a_square_is_found() -> None:
     def compare(text: str) -> None:
         for at in range(len(text)):
-            text[at:].count("z")
+            text[at:].upper()  # far longer than the call itself, which is linear
 
     assert grows_by_the_square(compare, "ab", *QUICK)
